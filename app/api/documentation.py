@@ -1,0 +1,89 @@
+"""The two generating endpoints as OpenAPI, for ``/docs``. They are served by raw ASGI, so FastAPI cannot describe them."""
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+
+from app.determinism.mode import REQUESTABLE_MODES, Mitigation
+
+_DETERMINISM: Final[dict[str, Any]] = {
+    "description": "How deterministic this request must be: a mode, or a mode and single mitigations.",
+    "oneOf": [
+        {"type": "string", "enum": list(REQUESTABLE_MODES)},
+        {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                "mode": {"type": "string", "enum": list(REQUESTABLE_MODES)},
+                "mitigations": {"type": "array", "items": {"type": "string", "enum": list(Mitigation)}},
+                "on_unavailable": {"type": "string", "enum": ["reject", "report"], "default": "reject"},
+            },
+        },
+    ],
+}
+
+_ERROR: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {name: {"type": ["string", "null"]} for name in ("message", "type", "param", "code")},
+        }
+    },
+}
+
+_ANSWER_HEADERS: Final = {
+    "x-determinism-mode": "The mode that ruled.",
+    "x-determinism-applied": "The mitigations that were applied, comma-separated.",
+    "x-determinism-unavailable": "With on_unavailable=report: what could not be honoured, and why.",
+    "x-determinism-replica": "The replica that answered.",
+    "x-determinism-posture": "The digest of its observed posture.",
+    "x-determinism-temperature-requested": "The temperature that the caller asked for.",
+    "x-determinism-temperature-effective": "The temperature that took effect in the engine.",
+    "x-determinism-coresident-peak": "Unary: the most requests that shared the engine with this one, itself included.",
+    "x-determinism-output": "Unary: the digest of the output.",
+    "x-determinism-verdict": "Unary: match, diverged, pending or incomparable, against the cohort's reference.",
+}
+
+
+def describe_inference(app: FastAPI) -> None:
+    """Add the generating endpoints to the application's OpenAPI document."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        document["paths"] |= {
+            "/v1/chat/completions": _operation("Chat completion, as vLLM serves it.", "messages"),
+            "/v1/completions": _operation("Completion, as vLLM serves it.", "prompt"),
+        }
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
+
+
+def _operation(summary: str, content: str) -> dict[str, Any]:
+    properties = {"model": {"type": "string"}, content: {}, "stream": {"type": "boolean"}, "determinism": _DETERMINISM}
+    body = {"type": "object", "required": [content], "additionalProperties": True, "properties": properties}
+    mode = {"type": "string", "enum": list(REQUESTABLE_MODES)}
+    headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in _ANSWER_HEADERS.items()}
+    failures = {
+        "400": "The body, the mode or a mitigation is wrong; the message names the field.",
+        "413": "The body is over the limit.",
+        "501": "The mode is known by name only.",
+        "502": "The replica could not be reached, or broke off before its answer began.",
+        "503": "No replica is ready, or none can honour a mitigation (determinism_unavailable).",
+        "504": "The replica sent nothing in time.",
+    }
+    errors = {
+        status: {"description": text, "content": {"application/json": {"schema": _ERROR}}}
+        for status, text in failures.items()
+    }
+    return {
+        "post": {
+            "summary": summary,
+            "tags": ["inference"],
+            "parameters": [{"name": "x-determinism-mode", "in": "header", "required": False, "schema": mode}],
+            "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+            "responses": {"200": {"description": "The engine's own answer.", "headers": headers}, **errors},
+        }
+    }

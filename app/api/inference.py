@@ -1,0 +1,156 @@
+"""The hot path's HTTP face: raw ASGI, no framework, no middleware.
+
+Reads the call, watches for the client leaving, and lets the gateway answer.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from app.determinism.plan import MITIGATIONS_HEADER, MODE_HEADER, ON_UNAVAILABLE_HEADER, NO_WISH, Wish, read_headers
+from app.errors import (
+    InvalidRequest,
+    MethodNotAllowed,
+    RepriseError,
+    RequestTimeout,
+    RequestTooLarge,
+    UnsupportedMediaType,
+)
+from app.gateway import Call, Gateway
+from app.reply import Header, Receive, Reply, Scope, Send
+
+PATHS: Final = ("/v1/chat/completions", "/v1/completions")
+
+_CLOSE: Final[Header] = (b"connection", b"close")
+
+
+class ClientGone(Exception):  # noqa: N818 - not an error: nobody is left to tell it to
+    """The client closed the connection before its answer was complete."""
+
+
+class InferenceApp:
+    """The ASGI application of the generating endpoints.
+
+    ``max_body_bytes`` bounds a body; ``body_timeout`` in seconds is how long it may take to arrive.
+    """
+
+    def __init__(self, gateway: Gateway, *, max_body_bytes: int, body_timeout: float) -> None:
+        self._gateway = gateway
+        self._max_body_bytes = max_body_bytes
+        self._body_timeout = body_timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request."""
+        request_id = secrets.token_hex(16)
+        headers: tuple[Header, ...] = tuple(scope["headers"])
+        reply = Reply(send, [(b"x-request-id", _first(headers, b"x-request-id") or request_id.encode())])
+        try:
+            if scope["method"] != "POST":
+                raise MethodNotAllowed(f"{scope['path']} takes POST, not {scope['method'][:20]}.")
+            wish = _read_wish(headers)
+            body = await self._read_body(headers, receive)
+            async with _leaving(receive, reply):
+                await self._gateway.handle(Call(scope["path"], body, headers, wish, request_id), reply)
+        except ClientGone:
+            return
+        except (RequestTooLarge, RequestTimeout, UnsupportedMediaType, MethodNotAllowed) as error:
+            # The body was not read to its end, so the connection cannot serve another request.
+            await reply.fail(error, [_CLOSE])
+        except RepriseError as error:
+            await reply.fail(error)
+        except Exception:
+            # A fault of ours: the client gets the one shape that all errors have, the server's log gets the traceback.
+            await reply.fail(RepriseError("The gateway failed; its log has the cause."))
+            raise
+
+    async def _read_body(self, headers: tuple[Header, ...], receive: Receive) -> bytes:
+        if (coding := _first(headers, b"content-encoding")) not in {None, b"identity"}:
+            raise UnsupportedMediaType(
+                f"The body must not be compressed (content-encoding: {(coding or b'')[:20].decode('latin-1')})."
+            )
+        declared = _first(headers, b"content-length") or b"0"
+        if declared.isdigit() and int(declared) > self._max_body_bytes:
+            raise RequestTooLarge(f"The body is over {self._max_body_bytes} bytes.")
+        try:
+            async with asyncio.timeout(self._body_timeout):
+                return await self._collect(receive)
+        except TimeoutError as exc:
+            raise RequestTimeout(f"The body did not arrive within {self._body_timeout:g} s.") from exc
+
+    async def _collect(self, receive: Receive) -> bytes:
+        message = await receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            body: bytes = message.get("body", b"")
+            if len(body) > self._max_body_bytes:
+                raise RequestTooLarge(f"The body is over {self._max_body_bytes} bytes.")
+            return body
+        pieces = bytearray()
+        while True:
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            pieces += message.get("body", b"")
+            if len(pieces) > self._max_body_bytes:
+                raise RequestTooLarge(f"The body is over {self._max_body_bytes} bytes.")
+            if not message.get("more_body", False):
+                return bytes(pieces)
+            message = await receive()
+
+
+@asynccontextmanager
+async def _leaving(receive: Receive, reply: Reply) -> AsyncIterator[None]:
+    """Cancel the block when the client leaves, and raise ClientGone in its place.
+
+    A task that waits for the disconnect, instead of a wrapper around each await: the client may leave while the request
+    queues, while the engine computes, or between two chunks.
+    """
+    worker = asyncio.current_task()
+    gone = asyncio.ensure_future(_disconnected(receive))
+    inside = True
+
+    def cancel(_: object) -> None:
+        if inside and worker is not None and not gone.cancelled() and not reply.finished:
+            worker.cancel()
+
+    gone.add_done_callback(cancel)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if worker is not None and gone.done() and not gone.cancelled() and worker.uncancel() == 0:
+            raise ClientGone from None
+        raise
+    finally:
+        inside = False
+        gone.cancel()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _read_wish(headers: tuple[Header, ...]) -> Wish:
+    mode = mitigations = on_unavailable = None
+    for name, value in headers:
+        if name.startswith(b"x-determinism-"):
+            text = value.decode("latin-1")
+            if name == MODE_HEADER.encode():
+                mode = _once(mode, text, MODE_HEADER)
+            elif name == MITIGATIONS_HEADER.encode():
+                mitigations = text if mitigations is None else f"{mitigations},{text}"
+            elif name == ON_UNAVAILABLE_HEADER.encode():
+                on_unavailable = _once(on_unavailable, text, ON_UNAVAILABLE_HEADER)
+    if mode is None and mitigations is None and on_unavailable is None:
+        return NO_WISH
+    return read_headers(mode, mitigations, on_unavailable)
+
+
+def _once(known: str | None, value: str, name: str) -> str:
+    if known is not None and known != value:
+        raise InvalidRequest(f"The header '{name}' is given twice.", param=name, code="contradictory_mode")
+    return value
+
+
+def _first(headers: tuple[Header, ...], wanted: bytes) -> bytes | None:
+    return next((value for name, value in headers if name == wanted), None)

@@ -1,0 +1,74 @@
+"""The command line: ``reprise serve | engine | probe``. Each command imports what it needs when it runs, so that
+``reprise engine`` works with the standard library alone (inside the official vLLM image, for example)."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from app.engine.launch import add_arguments as add_engine_arguments
+from app.engine.launch import run as run_engine
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit status is returned. Errors are one line on standard error."""
+    parser = argparse.ArgumentParser(prog="reprise", description="Deterministic LLM serving at the gateway.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_serve(commands.add_parser("serve", help="run the gateway"))
+    add_engine_arguments(commands.add_parser("engine", help="run (or print) a vLLM with the guard and an engine profile"))
+    _add_probe(commands.add_parser("probe", help="measure how often repeated requests diverge, mode by mode"))
+    arguments = parser.parse_args(argv)
+    match arguments.command:
+        case "serve":
+            return _serve(arguments)
+        case "engine":
+            return run_engine(arguments)
+        case _:
+            return _probe(arguments)
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Run the gateway. Every setting can also be given as REPRISE_NAME or in a TOML file."
+    parser.add_argument("--config", metavar="FILE", help="a TOML file with settings")
+    parser.add_argument("--host", help="the address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="the port to listen on (default 8000)")
+    parser.add_argument(
+        "--upstream", action="append", dest="upstreams", metavar="URL", help="a vLLM server; repeat it for several"
+    )
+    parser.add_argument("--default-mode", metavar="MODE", help="the mode of requests that name none (default standard)")
+    parser.add_argument("--state-dir", metavar="DIR", help="where ledger and installation key live (default .reprise)")
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from pydantic import ValidationError  # noqa: PLC0415 - see the module's docstring
+
+    from app.serve import serve  # noqa: PLC0415 - see the module's docstring
+    from app.settings import Settings  # noqa: PLC0415 - see the module's docstring
+
+    given = {name: value for name, value in vars(arguments).items() if value is not None and name != "command"}
+    try:
+        settings = Settings(**given)
+    except ValidationError as exc:
+        for error in exc.errors(include_url=False, include_input=False):
+            where = ".".join(str(part) for part in error["loc"])
+            sys.stderr.write(f"reprise serve: {where}: {error['msg'].removeprefix('Value error, ')}\n")
+        return 2
+    except (OSError, ValueError) as exc:
+        sys.stderr.write(f"reprise serve: {exc}\n")
+        return 2
+    return serve(settings)
+
+
+def _add_probe(parser: argparse.ArgumentParser) -> None:
+    from app.probe.arguments import add_arguments  # noqa: PLC0415 - see the module's docstring
+
+    add_arguments(parser)
+
+
+def _probe(arguments: argparse.Namespace) -> int:
+    from app.probe.command import run  # noqa: PLC0415 - see the module's docstring
+
+    return run(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Pure decisions about determinism: no await, no framework, no clock, no randomness."""

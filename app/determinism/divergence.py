@@ -1,0 +1,170 @@
+"""Whether two outputs of one cohort agree, and where they fork.
+
+The verdict is that of the digests, so it does not depend on what else an answer happened to carry. The fork is placed
+by the best evidence that both sides have: exact token ids, else the token texts from logprobs, else characters only;
+and where one side is known by its block digests alone, by the first block that differs. A fork is counted from 0: it
+is the number of units that both outputs share. Where several choices differ, the earliest fork is reported.
+
+Two outputs are comparable when both are complete. An answer that was cut short says nothing about the rest of it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from app.determinism.output import BLOCK_DIGEST_BYTES, Blocks, Choice, Output
+
+
+class Verdict(StrEnum):
+    """What a comparison says."""
+
+    MATCH = "match"
+    DIVERGED = "diverged"
+    INCOMPARABLE = "incomparable"
+
+
+class Kind(StrEnum):
+    """How two outputs differ, or why they cannot be compared."""
+
+    NONE = "none"
+    INCOMPLETE = "incomplete"
+    CHOICES = "choices"
+    REASONING = "reasoning"
+    TEXT = "text"
+    LENGTH = "length"
+    REFUSAL = "refusal"
+    TOOL_CALLS = "tool_calls"
+    FINISH_REASON = "finish_reason"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A verdict with its evidence.
+
+    ``fork_tokens`` and ``fork_characters`` are shared lengths, None where unknown or where nothing forked. ``shared``
+    is the part of the longer text that both have in common before the fork, 0 to 1, averaged over the choices.
+    ``margin`` is the reference's distance in nats between its two likeliest tokens at the fork, None where logprobs
+    do not say.
+    """
+
+    verdict: Verdict
+    fork_tokens: int | None = None
+    fork_characters: int | None = None
+    kind: Kind = Kind.NONE
+    shared: float | None = None
+    margin: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """A fork known to lie in ``start <= fork < stop``, counted in ``unit`` ("tokens" or "characters")."""
+
+    unit: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Fork:
+    tokens: int | None
+    characters: int
+    kind: Kind
+    shared: float
+    margin: float | None
+
+
+def compare(reference: Output, candidate: Output) -> Comparison:
+    """The verdict on ``candidate``, with the fork where they diverged."""
+    if not (reference.complete and candidate.complete):
+        return Comparison(Verdict.INCOMPARABLE, kind=Kind.INCOMPLETE)
+    if reference.digest == candidate.digest:
+        return Comparison(Verdict.MATCH, shared=1.0)
+    if [choice.index for choice in reference.choices] != [choice.index for choice in candidate.choices]:
+        return Comparison(Verdict.DIVERGED, kind=Kind.CHOICES)
+    pairs = list(zip(reference.choices, candidate.choices, strict=True))
+    forks = [_fork(left, right) for left, right in pairs if _kind(left, right) is not Kind.NONE]
+    tokens = [fork.tokens for fork in forks]
+    # One unknown token position could be the earliest, so the minimum is known only when all are.
+    known = [position for position in tokens if position is not None]
+    earliest = min(forks, key=lambda fork: (math.inf if fork.tokens is None else fork.tokens, fork.characters))
+    return Comparison(
+        Verdict.DIVERGED,
+        fork_tokens=min(known) if len(known) == len(tokens) else None,
+        fork_characters=min(fork.characters for fork in forks),
+        kind=earliest.kind,
+        shared=(sum(fork.shared for fork in forks) + len(pairs) - len(forks)) / len(pairs),
+        margin=earliest.margin,
+    )
+
+
+def bracket(reference: Blocks, candidate: Blocks) -> Bracket | None:
+    """Where the fork lies when only block digests are known; None when the blocks do not differ or cannot be compared.
+
+    An output that ends on a block's edge where the other goes on forks at that edge, the start of the bracket.
+    """
+    if reference.unit != candidate.unit or len(reference.choices) != len(candidate.choices):
+        return None
+    starts = []
+    for left, right in zip(reference.choices, candidate.choices, strict=True):
+        if left == right:
+            continue
+        starts.append(first_difference(left, right) // BLOCK_DIGEST_BYTES)
+    if not starts:
+        return None
+    return Bracket(reference.unit, min(starts) * reference.size, (min(starts) + 1) * reference.size)
+
+
+def first_difference(left: Sequence[object], right: Sequence[object]) -> int:
+    """How many leading items two sequences share; where one is the start of the other, that is its length.
+
+    Halves the range and compares slices, which the interpreter does in C, so a long text costs no loop per item.
+    """
+    low, high = 0, min(len(left), len(right))
+    if left[:high] == right[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _fork(reference: Choice, candidate: Choice) -> _Fork:
+    left, right = reference.flow, candidate.flow
+    characters = first_difference(left, right)
+    longer = max(len(left), len(right))
+    tokens = _token_fork(reference, candidate)
+    margins = reference.margins
+    margin = margins[tokens] if tokens is not None and margins is not None and tokens < len(margins) else math.nan
+    return _Fork(
+        tokens,
+        characters,
+        _kind(reference, candidate),
+        characters / longer if longer else 1.0,
+        None if math.isnan(margin) else margin,
+    )
+
+
+def _token_fork(reference: Choice, candidate: Choice) -> int | None:
+    if reference.token_ids is not None and candidate.token_ids is not None:
+        return first_difference(reference.token_ids, candidate.token_ids)
+    if reference.tokens is not None and candidate.tokens is not None:
+        return first_difference(reference.tokens, candidate.tokens)
+    return None
+
+
+def _kind(reference: Choice, candidate: Choice) -> Kind:
+    """The first difference in the order in which an answer is generated."""
+    if reference.reasoning != candidate.reasoning:
+        return Kind.REASONING
+    if reference.text != candidate.text:
+        shorter, longer = sorted((reference.text, candidate.text), key=len)
+        return Kind.LENGTH if longer.startswith(shorter) else Kind.TEXT
+    if reference.refusal != candidate.refusal:
+        return Kind.REFUSAL
+    if reference.tool_calls != candidate.tool_calls:
+        return Kind.TOOL_CALLS
+    return Kind.NONE if reference.finish_reason == candidate.finish_reason else Kind.FINISH_REASON

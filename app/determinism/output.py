@@ -1,0 +1,372 @@
+"""What an engine answered, as a value: the text, its digest, and where its tokens lie.
+
+Streamed and unary forms of one answer give equal outputs: both are absorbed piece by piece into the same parts, a unary
+message being one large delta. What a digest covers is what a caller reads: text, reasoning, refusal, tool calls and the
+finish reason of every choice. It leaves out what differs between equal answers by design: ids and timestamps, and the
+token ids and logprobs that depend on switches of the request.
+
+Field names are those of vLLM 0.32 (``entrypoints/openai/chat_completion/protocol.py`` and ``completion/protocol.py``).
+This module needs orjson, so the guard and the plugin, which run inside the engine, do not import it.
+"""
+
+import hashlib
+import math
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+CHAT_PATH: Final = "/v1/chat/completions"
+TEXT_PATH: Final = "/v1/completions"
+READABLE_PATHS: Final = frozenset({CHAT_PATH, TEXT_PATH})
+"""The paths whose answers this module reads."""
+
+TOKENS_PER_BLOCK: Final = 64
+CHARACTERS_PER_BLOCK: Final = 256
+BLOCK_DIGEST_BYTES: Final = 8
+
+_CUT_SHORT: Final = frozenset({"abort", "error"})
+_SEPARATOR: Final = "\x1e"
+_ID_PREFIX: Final = "token_id:"
+_MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
+
+
+class UnreadableOutput(ValueError):
+    """The upstream's bytes are not an answer in the shape that the path promises."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One function call that the model asked for; its id is the engine's and random, so it is not kept."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the answer's choices.
+
+    ``token_ids`` are the exact ids where the body carried them for the whole choice, else None. ``tokens`` are the
+    texts of the tokens from logprobs, else None; ``margins`` then holds, per token, the distance in nats between the
+    two likeliest (NaN where fewer than two were reported). The arrays are never changed.
+    """
+
+    index: int
+    text: str = ""
+    reasoning: str = ""
+    refusal: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: str | None = None
+    token_ids: "array[int] | None" = None
+    tokens: tuple[str, ...] | None = None
+    margins: "array[float] | None" = None
+
+    @property
+    def flow(self) -> str:
+        """Everything readable as one text, in the order in which it is generated; positions of a fork count in it."""
+        if not (self.reasoning or self.refusal or self.tool_calls):
+            return self.text
+        calls = (f"{call.name}{_SEPARATOR}{call.arguments}" for call in self.tool_calls)
+        return _SEPARATOR.join(part for part in (self.reasoning, self.text, self.refusal, *calls) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Digests of an output's consecutive blocks: enough to place a fork, not to read a text.
+
+    ``unit`` is "tokens" (blocks of 64 token ids) where every choice has exact ids, else "characters" (blocks of 256).
+    ``choices`` holds, per choice in order of index, the 8-byte digests of its blocks one after another.
+    """
+
+    unit: str
+    choices: tuple[bytes, ...]
+
+    @property
+    def size(self) -> int:
+        """Units per block."""
+        return TOKENS_PER_BLOCK if self.unit == "tokens" else CHARACTERS_PER_BLOCK
+
+    def to_text(self) -> str:
+        """The form that a store keeps: ``tokens:hex,hex``."""
+        return f"{self.unit}:{','.join(choice.hex() for choice in self.choices)}"
+
+    @classmethod
+    def from_text(cls, text: str) -> "Blocks":
+        """What `to_text` wrote. Raises ValueError for anything else."""
+        unit, colon, digests = text.partition(":")
+        if not colon or unit not in {"tokens", "characters"}:
+            raise ValueError(f"not block digests: {text[:40]!r}")
+        return cls(unit, tuple(bytes.fromhex(part) for part in digests.split(",")))
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One whole answer. ``complete`` is False when it was cut short, and such an output is comparable to nothing.
+
+    ``digest`` is ``o-`` and 16 hex digits of SHA-256 over the canonical JSON of its choices. ``cached_tokens`` (prompt
+    tokens that came from the prefix cache) and ``completion_tokens`` are the engine's word, None where it said nothing.
+    """
+
+    choices: tuple[Choice, ...]
+    digest: str
+    complete: bool
+    cached_tokens: int | None = None
+    completion_tokens: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        choices: Iterable[Choice],
+        *,
+        complete: bool = True,
+        cached_tokens: int | None = None,
+        completion_tokens: int | None = None,
+    ) -> "Output":
+        """An output with its digest. A choice that did not finish, or no choice at all, makes it incomplete."""
+        ordered = tuple(sorted(choices, key=_index))
+        finished = bool(ordered) and all(_finished(choice) for choice in ordered)
+        return cls(ordered, _digest(ordered), complete and finished, cached_tokens, completion_tokens)
+
+    @property
+    def blocks(self) -> Blocks:
+        """The digests of this output's blocks, computed anew at each call."""
+        ids = [choice.token_ids for choice in self.choices if choice.token_ids is not None]
+        if self.choices and len(ids) == len(self.choices):
+            return Blocks("tokens", tuple(_token_blocks(array_) for array_ in ids))
+        return Blocks("characters", tuple(_character_blocks(choice.flow) for choice in self.choices))
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory this output holds."""
+        total = 200
+        for choice in self.choices:
+            total += 400 + len(choice.text) + len(choice.reasoning) + len(choice.refusal)
+            total += sum(150 + len(call.name) + len(call.arguments) for call in choice.tool_calls)
+            total += 4 * len(choice.token_ids or ()) + 60 * len(choice.tokens or ()) + 8 * len(choice.margins or ())
+        return total
+
+
+class OutputBuilder:
+    """Builds the output of one stream from its events, for a path of `READABLE_PATHS` (else ValueError)."""
+
+    __slots__ = ("_chat", "_parts", "_usage", "failed")
+
+    def __init__(self, path: str) -> None:
+        if path not in READABLE_PATHS:
+            raise ValueError(f"answers of {path} are not read")
+        self._chat = path == CHAT_PATH
+        self._parts: dict[int, _Part] = {}
+        self._usage: Mapping[str, Any] | None = None
+        self.failed = False
+
+    def add(self, event: bytes) -> None:
+        """Take one event's data. An error event sets ``failed``. Raises UnreadableOutput for anything unexpected."""
+        try:
+            chunk = orjson.loads(event)
+            if chunk.get("error"):
+                self.failed = True
+                return
+            for choice in chunk["choices"]:
+                part = self._parts.get(choice["index"])
+                if part is None:
+                    part = self._parts[choice["index"]] = _Part()
+                if self._chat:
+                    delta = choice["delta"]
+                    text = delta.get("content")
+                    if text is None or len(delta) > 1:
+                        part.add_message(delta)
+                else:
+                    text = choice["text"]
+                if text:
+                    part.text.append(text)
+                part.add_rest(choice, text)
+            if usage := chunk.get("usage"):
+                self._usage = usage
+        except _MALFORMED as error:
+            raise UnreadableOutput("an event of the upstream's stream has an unexpected shape") from error
+
+    def finish(self, *, done: bool) -> Output:
+        """The output so far; ``done`` says that the stream came to its end. Raises UnreadableOutput as `add` does."""
+        return _assemble(self._parts, self._usage, complete=done and not self.failed)
+
+
+def read_unary(path: str, body: bytes) -> Output | None:
+    """The output of a unary answer; None when the body is not one (an error object, another path, not JSON)."""
+    if path not in READABLE_PATHS:
+        return None
+    parts: dict[int, _Part] = {}
+    try:
+        answer = orjson.loads(body)
+        for choice in answer["choices"]:
+            part = parts[choice["index"]] = _Part()
+            if path == CHAT_PATH:
+                message = choice["message"]
+                text = message.get("content")
+                if len(message) > 1:
+                    part.add_message(message)
+            else:
+                text = choice["text"]
+            if text:
+                part.text.append(text)
+            part.add_rest(choice, text)
+        return _assemble(parts, answer.get("usage"), complete=True)
+    except _MALFORMED:
+        return None
+
+
+class _Part:
+    """What has arrived of one choice. Pieces are kept apart until the end: joining once costs least."""
+
+    __slots__ = (
+        "finish_reason",
+        "ids",
+        "margins",
+        "reasoning",
+        "refusal",
+        "text",
+        "tokens",
+        "tools",
+        "without_ids",
+        "without_tokens",
+    )
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
+        self.refusal: list[str] = []
+        self.tools: dict[int, tuple[list[str], list[str]]] = {}
+        self.finish_reason: str | None = None
+        self.ids: array[int] = array("I")
+        self.tokens: list[str] = []
+        self.margins: array[float] = array("d")
+        self.without_ids = False
+        self.without_tokens = False
+
+    def add_message(self, message: Mapping[str, Any]) -> None:
+        """Everything of a message or delta but its content."""
+        if reasoning := message.get("reasoning") or message.get("reasoning_content"):
+            self.reasoning.append(reasoning)
+        if refusal := message.get("refusal"):
+            self.refusal.append(refusal)
+        for position, call in enumerate(message.get("tool_calls") or ()):
+            name, arguments = self.tools.setdefault(call.get("index", position), ([], []))
+            function = call.get("function") or {}
+            if function.get("name"):
+                name.append(function["name"])
+            if function.get("arguments"):
+                arguments.append(function["arguments"])
+
+    def add_rest(self, choice: Mapping[str, Any], text: str | None) -> None:
+        """The members of a choice that chat and text answers share. ``text`` is what came with them."""
+        if reason := choice.get("finish_reason"):
+            self.finish_reason = reason
+        if ids := choice.get("token_ids"):
+            self.ids.extend(ids)
+        elif text:
+            self.without_ids = True
+        if logprobs := choice.get("logprobs"):
+            self._add_logprobs(logprobs)
+        elif text:
+            self.without_tokens = True
+
+    def _add_logprobs(self, logprobs: Mapping[str, Any]) -> None:
+        for entry in logprobs.get("content") or ():
+            self.tokens.append(_token(entry["token"], entry.get("bytes")))
+            self.margins.append(_margin([top["logprob"] for top in entry.get("top_logprobs") or ()]))
+        if tokens := logprobs.get("tokens"):
+            self.tokens.extend(tokens)
+            tops = logprobs.get("top_logprobs") or [None] * len(tokens)
+            self.margins.extend(_margin(list((top or {}).values())) for top in tops)
+
+    def choice(self, index: int) -> Choice:
+        """The choice that the pieces make."""
+        reason: object = self.finish_reason
+        number: object = index
+        if not isinstance(number, int) or not isinstance(reason, str | None):
+            raise TypeError("a choice has a number and a finish reason that is a string")
+        tokens = None if self.without_tokens or not self.tokens else tuple(self.tokens)
+        ids = None if self.without_ids or not self.ids else self.ids
+        if tokens is not None and ids is None and all(token.startswith(_ID_PREFIX) for token in tokens):
+            ids, tokens = array("I", (int(token.removeprefix(_ID_PREFIX)) for token in tokens)), None
+        known = tokens is not None or ids is not None
+        return Choice(
+            index=index,
+            text="".join(self.text),
+            reasoning="".join(self.reasoning),
+            refusal="".join(self.refusal),
+            tool_calls=tuple(ToolCall("".join(call[0]), "".join(call[1])) for _, call in sorted(self.tools.items())),
+            finish_reason=self.finish_reason,
+            token_ids=ids,
+            tokens=tokens,
+            margins=self.margins if known and self.margins and not self.without_tokens else None,
+        )
+
+
+def _assemble(parts: Mapping[int, _Part], usage: Mapping[str, Any] | None, *, complete: bool) -> Output:
+    try:
+        usage = usage or {}
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        completion = usage.get("completion_tokens")
+        return Output.of(
+            [part.choice(index) for index, part in parts.items()],
+            complete=complete,
+            cached_tokens=cached if isinstance(cached, int) else None,
+            completion_tokens=completion if isinstance(completion, int) else None,
+        )
+    except _MALFORMED as error:
+        raise UnreadableOutput("the upstream's answer has an unexpected shape") from error
+
+
+def _token(text: str, raw: list[int] | None) -> str:
+    """A token's text; where it is half a character, all of those look alike, so its bytes tell them apart."""
+    return f"{text}{bytes(raw).hex()}" if raw and "\ufffd" in text else text
+
+
+def _margin(logprobs: list[float]) -> float:
+    if len(logprobs) < 2:  # noqa: PLR2004 - a distance needs two
+        return math.nan
+    first, second = sorted(logprobs, reverse=True)[:2]
+    return first - second
+
+
+def _index(choice: Choice) -> int:
+    return choice.index
+
+
+def _finished(choice: Choice) -> bool:
+    return choice.finish_reason is not None and choice.finish_reason not in _CUT_SHORT
+
+
+def _digest(choices: Iterable[Choice]) -> str:
+    canonical = [
+        [
+            choice.index,
+            choice.text,
+            choice.reasoning,
+            choice.refusal,
+            [[call.name, call.arguments] for call in choice.tool_calls],
+            choice.finish_reason,
+        ]
+        for choice in choices
+    ]
+    return "o-" + hashlib.sha256(orjson.dumps(canonical)).hexdigest()[:16]
+
+
+def _token_blocks(ids: "array[int]") -> bytes:
+    return b"".join(
+        _block_digest(ids[start : start + TOKENS_PER_BLOCK].tobytes()) for start in range(0, len(ids), TOKENS_PER_BLOCK)
+    )
+
+
+def _character_blocks(text: str) -> bytes:
+    return b"".join(
+        _block_digest(text[start : start + CHARACTERS_PER_BLOCK].encode())
+        for start in range(0, len(text), CHARACTERS_PER_BLOCK)
+    )
+
+
+def _block_digest(block: bytes) -> bytes:
+    return hashlib.sha256(block).digest()[:BLOCK_DIGEST_BYTES]

@@ -1,0 +1,202 @@
+"""From what the caller said to one resolved decision: the plan.
+
+A mode can be named in three places: the header ``x-determinism-mode``, the body member ``determinism``, and a suffix of the
+model (``smollm2@isolated``). Places that disagree are an error, never a precedence. Where none is named, the default rules.
+Single mitigations add to the mode; named alone they make the mode ``custom``.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from app.determinism.mode import (
+    DETERMINISTIC_MODES,
+    MODE_MITIGATIONS,
+    POSTURE_MITIGATIONS,
+    REQUESTABLE_MODES,
+    Mitigation,
+    Mode,
+)
+from app.determinism.request import InferenceRequest
+from app.errors import InvalidRequest, ModeNotImplemented
+
+MODE_HEADER: Final = "x-determinism-mode"
+MITIGATIONS_HEADER: Final = "x-determinism-mitigations"
+ON_UNAVAILABLE_HEADER: Final = "x-determinism-on-unavailable"
+
+
+class OnUnavailable(StrEnum):
+    """What happens when a mitigation cannot be honoured."""
+
+    REJECT = "reject"
+    REPORT = "report"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What one place (header or body) says; None and empty where it says nothing."""
+
+    mode: Mode | None = None
+    mitigations: frozenset[Mitigation] = frozenset()
+    on_unavailable: OnUnavailable | None = None
+
+
+NO_WISH: Final = Wish()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The resolved decision for one request."""
+
+    mode: Mode
+    model: str | None
+    mitigations: frozenset[Mitigation] = frozenset()
+    on_unavailable: OnUnavailable = OnUnavailable.REJECT
+    exclusive: bool = field(init=False)
+    posture_needs: frozenset[Mitigation] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "exclusive", Mitigation.BATCH_ISOLATION in self.mitigations)
+        object.__setattr__(self, "posture_needs", self.mitigations & POSTURE_MITIGATIONS)
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether a divergence in this mode is an alarm."""
+        return self.mode in DETERMINISTIC_MODES
+
+    @property
+    def welcome(self) -> frozenset[Mitigation]:
+        """Mitigations that count as applied where the posture has them, and are not missed where it does not."""
+        if self.mode is Mode.HARDENED:
+            return frozenset({Mitigation.BATCH_INVARIANCE}) - self.mitigations
+        return frozenset()
+
+
+def resolve(request: InferenceRequest, header: Wish, default: Mode, served: Collection[str]) -> Plan:
+    """The plan for a request.
+
+    ``served`` holds the model names that replicas answer to; a name among them is never read as having a suffix.
+    Raises InvalidRequest naming the place that is wrong or disagrees, and ModeNotImplemented.
+    """
+    if "determinism" not in request.members and header is NO_WISH and "@" not in (request.model or ""):
+        return _standard(request.model) if default is Mode.STANDARD else _plan(default, request.model, NO_WISH, NO_WISH)
+    body = _read_body(request.members.get("determinism"))
+    model, suffix = _split_suffix(request.model, served)
+    named = {
+        f"the header '{MODE_HEADER}'": header.mode,
+        "the member 'determinism'": body.mode,
+        "the suffix of 'model'": suffix,
+    }
+    mode = _agreed(named)
+    if mode is None:
+        mode = Mode.CUSTOM if header.mitigations | body.mitigations else default
+    return _plan(mode, model, header, body)
+
+
+def read_headers(mode: str | None, mitigations: str | None, on_unavailable: str | None) -> Wish:
+    """The wish of the request headers. Raises InvalidRequest naming the header."""
+    if mode is None and mitigations is None and on_unavailable is None:
+        return NO_WISH
+    names = [name.strip() for name in (mitigations or "").split(",")]
+    return Wish(
+        None if mode is None else _mode(mode.strip(), MODE_HEADER),
+        frozenset(_mitigation(name, MITIGATIONS_HEADER) for name in names if name),
+        None if on_unavailable is None else _on_unavailable(on_unavailable.strip(), ON_UNAVAILABLE_HEADER),
+    )
+
+
+def _read_body(value: object) -> Wish:
+    match value:
+        case None:
+            return NO_WISH
+        case str():
+            return Wish(_mode(value, "determinism"))
+        case dict():
+            return _read_object(value)
+        case _:
+            raise InvalidRequest("'determinism' must be a mode's name or an object.", param="determinism")
+
+
+def _read_object(value: dict[str, Any]) -> Wish:
+    for name in value:
+        if name not in {"mode", "mitigations", "on_unavailable"}:
+            raise InvalidRequest(
+                f"'determinism.{name}' is unknown; known are mode, mitigations and on_unavailable.",
+                param=f"determinism.{name}",
+            )
+    names = value.get("mitigations")
+    if names is not None and not isinstance(names, list):
+        raise InvalidRequest("'determinism.mitigations' must be an array of names.", param="determinism.mitigations")
+    mode, on_unavailable = value.get("mode"), value.get("on_unavailable")
+    return Wish(
+        None if mode is None else _mode(mode, "determinism.mode"),
+        frozenset(_mitigation(name, "determinism.mitigations") for name in names or ()),
+        None if on_unavailable is None else _on_unavailable(on_unavailable, "determinism.on_unavailable"),
+    )
+
+
+def _split_suffix(model: str | None, served: Collection[str]) -> tuple[str | None, Mode | None]:
+    if model is None or "@" not in model or model in served:
+        return model, None
+    name, _, suffix = model.rpartition("@")
+    if name in served or suffix in REQUESTABLE_MODES:
+        return name, _mode(suffix, "model")
+    return model, None
+
+
+def _agreed(named: dict[str, Mode | None]) -> Mode | None:
+    said = {place: mode for place, mode in named.items() if mode is not None}
+    if len(set(said.values())) > 1:
+        clash = " but ".join(f"{place} says '{mode}'" for place, mode in said.items())
+        raise InvalidRequest(f"The mode is contradictory: {clash}.", param="determinism", code="contradictory_mode")
+    return next(iter(said.values()), None)
+
+
+def _plan(mode: Mode, model: str | None, header: Wish, body: Wish) -> Plan:
+    mitigations = MODE_MITIGATIONS.get(mode, frozenset()) | header.mitigations | body.mitigations
+    if Mitigation.VERIFICATION in mitigations:
+        raise ModeNotImplemented("'verified' is not available in this version.", param="determinism")
+    choices = {wish.on_unavailable for wish in (header, body)} - {None}
+    if len(choices) > 1:
+        raise InvalidRequest(
+            f"The header '{ON_UNAVAILABLE_HEADER}' and 'determinism.on_unavailable' disagree.",
+            param="determinism.on_unavailable",
+            code="contradictory_mode",
+        )
+    return Plan(mode, model, mitigations, next(iter(choices), None) or OnUnavailable.REJECT)
+
+
+def _standard(model: str | None) -> Plan:
+    return Plan(Mode.STANDARD, model)
+
+
+def _mode(value: object, place: str) -> Mode:
+    if isinstance(value, str) and value in REQUESTABLE_MODES:
+        return Mode(value)
+    raise InvalidRequest(
+        f"'{place}' names no known mode ({_shown(value)}); modes are {', '.join(REQUESTABLE_MODES)}.",
+        param=place,
+        code="unknown_mode",
+    )
+
+
+def _mitigation(value: object, place: str) -> Mitigation:
+    if isinstance(value, str) and value in set(Mitigation):
+        return Mitigation(value)
+    raise InvalidRequest(
+        f"'{place}' names no known mitigation ({_shown(value)}); mitigations are {', '.join(Mitigation)}.",
+        param=place,
+        code="unknown_mitigation",
+    )
+
+
+def _on_unavailable(value: object, place: str) -> OnUnavailable:
+    if isinstance(value, str) and value in set(OnUnavailable):
+        return OnUnavailable(value)
+    raise InvalidRequest(f"'{place}' must be 'reject' or 'report', not {_shown(value)}.", param=place)
+
+
+def _shown(value: object) -> str:
+    """What the caller sent, cut so that an error never grows with it."""
+    return repr(value)[:40]

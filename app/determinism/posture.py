@@ -1,0 +1,242 @@
+"""Posture: what one replica really runs, and which mitigations that provides.
+
+Every field may be None, which means *unknown*: nobody observed it. Nothing here comes from configuration of ours; the
+guard fills it from the live engine (its configuration object in the API server, and the word of the worker processes),
+and a gateway reads it back from the guard. Values are what they are, never a default that stands in for ignorance.
+
+Why `provides` is strict: a request that names a mitigation is routed by its answer, so unknown must not pass for held.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from types import NoneType
+from typing import Final, TypeAlias, get_args
+
+from app.determinism.mode import Mitigation
+
+Fact: TypeAlias = str | int | bool | None
+"""One observed value; None is unknown."""
+
+KV_SPLIT_FIXED: Final = "fixed"
+"""`Posture.kv_split`: attention reduces over the keys in an order that depends on the request alone."""
+
+DETERMINISTIC_CUBLAS: Final = frozenset({":4096:8", ":16:8"})
+"""The two values of CUBLAS_WORKSPACE_CONFIG under which cuBLAS repeats from run to run (NVIDIA, cuBLAS manual, section
+"Results Reproducibility"); with another one PyTorch's deterministic mode refuses matrix products."""
+
+INVARIANT_CUDA: Final = (8, 0)
+"""The least CUDA compute capability for which vLLM documents batch invariance (v0.32, features/batch_invariance)."""
+
+INVARIANT_ROCM: Final = frozenset({"gfx90a", "gfx942", "gfx950"})
+"""The AMD architectures for which vLLM documents batch invariance (the same page)."""
+
+_RUNTIME_ONLY: Final = frozenset({"guard_key"})
+
+
+@dataclass(frozen=True, slots=True)
+class Provision:
+    """Whether a replica holds a mitigation; ``held`` None is unknown, ``reason`` a clause that says why, or ""."""
+
+    held: bool | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posture:
+    """What a replica really runs. Digests are 16 hex digits of SHA-256; counts are plain numbers."""
+
+    # The engine, the model, and the text around it.
+    engine_version: str | None = None
+    torch_version: str | None = None
+    model: str | None = None
+    revision: str | None = None
+    weights_digest: str | None = None
+    tokenizer_digest: str | None = None
+    chat_template_digest: str | None = None
+    generation_config_digest: str | None = None
+    dtype: str | None = None
+    quantization: str | None = None
+    kv_cache_dtype: str | None = None
+    lora: str | None = None
+    speculation: str | None = None
+
+    # How it computes.
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    data_parallel: int | None = None
+    attention_backend: str | None = None
+    kv_split: str | None = None
+    eager: bool | None = None
+    batch_invariance: bool | None = None
+    torch_determinism: str | None = None
+    torch_fills_memory: bool | None = None
+    cudnn_deterministic: bool | None = None
+    cudnn_benchmark: bool | None = None
+    cublas_workspace: str | None = None
+    matmul_precision: str | None = None
+
+    # How it schedules and samples.
+    max_model_len: int | None = None
+    block_size: int | None = None
+    prefix_caching: bool | None = None
+    chunked_prefill: bool | None = None
+    max_batched_tokens: int | None = None
+    max_sequences: int | None = None
+    scheduling_policy: str | None = None
+    async_scheduling: bool | None = None
+    model_runner: str | None = None
+    seed: int | None = None
+    api_servers: int | None = None
+
+    # What it runs on.
+    device: str | None = None
+    hardware: str | None = None
+    architecture: str | None = None
+    driver: str | None = None
+    threads: int | None = None
+
+    # An operator's word that something changed which none of the above shows.
+    epoch: str | None = None
+
+    # Of the moment, not of what is computed: never part of the digest.
+    guard_key: bool | None = None
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> "Posture":
+        """The posture that `to_mapping` wrote, also of another version: unknown names are ignored, absent ones None.
+
+        Raises ValueError, naming the field, for a value of another type.
+        """
+        known: dict[str, Fact] = {}
+        for name, kind in _KINDS.items():
+            value = mapping.get(name)
+            if value is None:
+                continue
+            # bool is a subclass of int in Python, and true is not a count.
+            if type(value) is not kind:
+                raise ValueError(f"posture field {name!r} must be {kind.__name__}, not {type(value).__name__}")
+            known[name] = value
+        return cls(**known)  # type: ignore[arg-type]  # each value was just checked against its own field's type
+
+    def to_mapping(self) -> dict[str, Fact]:
+        """Every field by name, unknown ones as None; JSON can carry it."""
+        return asdict(self)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The names of the fields that nobody observed."""
+        return tuple(name for name, value in self.to_mapping().items() if value is None)
+
+    @property
+    def digest(self) -> str:
+        """``p-`` and 16 hex digits of SHA-256 over the canonical JSON of what runs, facts of the moment excluded."""
+        facts = {name: value for name, value in self.to_mapping().items() if name not in _RUNTIME_ONLY}
+        return "p-" + digest_of(facts)
+
+    def provides(self, mitigation: Mitigation) -> Provision:
+        """Whether a request that asks for ``mitigation`` gets it here."""
+        return _RULES[mitigation](self)
+
+
+def digest_of(value: object) -> str:
+    """16 hex digits of SHA-256 over the canonical JSON (sorted keys, no spaces, UTF-8) of ``value``."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _field_kinds() -> dict[str, type[str | int | bool]]:
+    return {
+        field.name: next(kind for kind in get_args(field.type) if kind is not NoneType) for field in fields(Posture)
+    }
+
+
+_KINDS: Final = _field_kinds()
+
+
+def _by_request(_: Posture) -> Provision:
+    return Provision(held=True)
+
+
+def _isolation(posture: Posture) -> Provision:
+    if posture.guard_key is False:
+        return Provision(held=False, reason="the guard has no key (REPRISE_GUARD_KEY is not set)")
+    if posture.api_servers is not None and posture.api_servers > 1:
+        return Provision(held=False, reason=f"the engine has {posture.api_servers} API servers, each with its own gate")
+    if posture.guard_key is None or posture.api_servers is None:
+        return Provision(held=None, reason="no guard reported on this replica")
+    return Provision(held=True)
+
+
+def _eager(posture: Posture) -> Provision:
+    if posture.eager is None:
+        return Provision(held=None, reason="enforce_eager was not observed")
+    return Provision(held=posture.eager, reason="" if posture.eager else "enforce_eager is off")
+
+
+def _fixed_kv_split(posture: Posture) -> Provision:
+    if posture.kv_split is None:
+        return Provision(held=None, reason="the KV split was not observed")
+    if posture.kv_split == KV_SPLIT_FIXED:
+        return Provision(held=True)
+    if posture.device == "cpu":
+        return Provision(held=False, reason="VLLM_CPU_ATTN_SPLIT_KV is on: attention splits the KV over threads")
+    return Provision(held=False, reason="batch invariance is off, and nothing else pins the KV split on this device")
+
+
+def _compute_capability(architecture: str) -> tuple[int, int] | None:
+    major, _, minor = architecture.partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+
+
+def _invariance_supported(posture: Posture) -> bool | None:
+    if posture.device == "xpu":
+        return True
+    if posture.device is None or (posture.device in {"cuda", "rocm"} and posture.architecture is None):
+        return None
+    if posture.device == "rocm":
+        return posture.architecture in INVARIANT_ROCM
+    if posture.device == "cuda" and posture.architecture is not None:
+        capability = _compute_capability(posture.architecture)
+        return None if capability is None else capability >= INVARIANT_CUDA
+    return False
+
+
+def _batch_invariance(posture: Posture) -> Provision:
+    supported = _invariance_supported(posture)
+    if supported is False:
+        where = f"{posture.device} {posture.architecture}" if posture.device in {"cuda", "rocm"} else posture.device
+        return Provision(held=False, reason=f"vLLM has no batch-invariant kernels for {where}")
+    if posture.batch_invariance is False:
+        return Provision(held=False, reason="VLLM_BATCH_INVARIANT is off in the worker")
+    if posture.batch_invariance is None or supported is None:
+        return Provision(held=None, reason="batch invariance was not observed")
+    return Provision(held=True)
+
+
+def _framework(posture: Posture) -> Provision:
+    if posture.torch_determinism is None:
+        return Provision(held=None, reason="torch's deterministic mode was not observed")
+    if posture.torch_determinism == "off":
+        return Provision(held=False, reason="torch.use_deterministic_algorithms is off in the worker")
+    if posture.cudnn_benchmark is True or posture.cudnn_deterministic is False:
+        return Provision(held=False, reason="cuDNN may choose its algorithms by measuring them")
+    if posture.device == "cuda" and posture.cublas_workspace not in DETERMINISTIC_CUBLAS:
+        return Provision(held=False, reason="CUBLAS_WORKSPACE_CONFIG is not one that repeats")
+    if posture.torch_determinism == "warn_only":
+        return Provision(held=True, reason="operations without a deterministic form only warn")
+    return Provision(held=True)
+
+
+_RULES: Final[dict[Mitigation, Callable[[Posture], Provision]]] = {
+    Mitigation.BATCH_ISOLATION: _isolation,
+    Mitigation.CACHE_BYPASS: _by_request,
+    Mitigation.EAGER: _eager,
+    Mitigation.FIXED_KV_SPLIT: _fixed_kv_split,
+    Mitigation.BATCH_INVARIANCE: _batch_invariance,
+    Mitigation.FRAMEWORK_DETERMINISM: _framework,
+    Mitigation.TINY_TEMPERATURE: _by_request,
+    Mitigation.PINNED_SEED: _by_request,
+    Mitigation.VERIFICATION: _by_request,
+}

@@ -1,0 +1,142 @@
+"""The caller's request: its bytes, a read-only view on them, and edits that leave every other byte alone.
+
+The engine must get what the caller wrote. Numbers, unknown members, key order and escapes survive because the body is
+never serialised again: an edit replaces, removes or appends single members of the top-level object in the original bytes.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from json import JSONDecodeError, JSONDecoder
+from json.decoder import scanstring  # type: ignore[attr-defined]  # CPython's C string scanner; typeshed leaves it out
+from typing import Any, Final
+
+import orjson
+
+from app.errors import InvalidRequest
+
+MODES_PATHS: Final = ("/v1/chat/completions", "/v1/completions")
+
+_WHITESPACE: Final = " \t\n\r"
+_DECODER: Final = JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceRequest:
+    """One parsed request. ``body`` holds the caller's bytes; ``members`` is a view and must not be changed."""
+
+    path: str
+    body: bytes
+    members: Mapping[str, Any]
+
+    @property
+    def model(self) -> str | None:
+        """The model as the caller wrote it; None when left out (the engine then serves its only model)."""
+        return self.members.get("model")
+
+    @property
+    def stream(self) -> bool:
+        """Whether the caller asked for server-sent events."""
+        return self.members.get("stream") is True
+
+
+def parse(path: str, body: bytes) -> InferenceRequest:
+    """Read a body that must be one JSON object in UTF-8.
+
+    Raises InvalidRequest naming what is wrong. Types of single members are the engine's to judge, except those on which
+    the gateway itself acts.
+    """
+    try:
+        members = orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequest(f"The body is not valid JSON: {exc}.", code="invalid_json") from exc
+    if not isinstance(members, dict):
+        raise InvalidRequest(
+            f"The body must be a JSON object, not {_json_type(members)}.", code="invalid_json"
+        )
+    model = members.get("model")
+    if model is not None and not isinstance(model, str):
+        raise InvalidRequest(f"'model' must be a string, not {_json_type(model)}.", param="model")
+    stream = members.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise InvalidRequest(f"'stream' must be true or false, not {_json_type(stream)}.", param="stream")
+    return InferenceRequest(path, body, members)
+
+
+def edit(body: bytes, changes: Mapping[str, Any]) -> bytes:
+    """Set or remove (value None) top-level members, leaving every other byte as it was.
+
+    A member that exists is replaced in place; a new one is appended. Raises InvalidRequest when the object holds a changed
+    member twice, since engine and gateway could then disagree about which one counts, or is nested too deeply.
+    """
+    if not changes:
+        return body
+    text = body.decode()
+    spans, last = _member_spans(text)
+    pieces: list[str] = []
+    seen: set[str] = set()
+    previous_end = last
+    for name, start, end in spans:
+        if name in changes and name in seen:
+            raise InvalidRequest(f"'{name}' is given more than once.", param=name, code="duplicate_member")
+        seen.add(name)
+        if name not in changes or changes[name] is not None:
+            # A member goes with the separator before it, so that what stays keeps its own white space.
+            pieces.append(text[previous_end:start] if pieces else "")
+            pieces.append(_member(name, changes[name]) if name in changes else text[start:end])
+        previous_end = end
+    for name, value in changes.items():
+        if name not in seen and value is not None:
+            pieces += ["," if pieces else "", _member(name, value)]
+    first = spans[0][1] if spans else last
+    return (text[:first] + "".join(pieces) + text[last:]).encode()
+
+
+def _member(name: str, value: object) -> str:
+    return f"{json.dumps(name)}:{json.dumps(value)}"
+
+
+def _member_spans(text: str) -> tuple[list[tuple[str, int, int]], int]:
+    """The (name, start, end) of each top-level member, and where the last one ends.
+
+    The text has passed orjson, so only what a span needs is looked at. `JSONDecoder.scan_once` walks a value in C.
+    """
+    spans: list[tuple[str, int, int]] = []
+    position = _skip(text, text.index("{") + 1)
+    try:
+        while text[position] != "}":
+            start = position
+            name, position = scanstring(text, position + 1, True)  # noqa: FBT003 - the C function takes no keywords
+            position = _skip(text, _skip(text, position) + 1)
+            _, position = _DECODER.scan_once(text, position)  # type: ignore[attr-defined]  # missing in typeshed
+            spans.append((name, start, position))
+            position = _skip(text, position)
+            if text[position] == ",":
+                position = _skip(text, position + 1)
+    except RecursionError as exc:
+        raise InvalidRequest("The body is nested too deeply.", code="invalid_json") from exc
+    except (JSONDecodeError, StopIteration, ValueError) as exc:
+        raise InvalidRequest(f"The body is not valid JSON: {exc}.", code="invalid_json") from exc
+    return spans, spans[-1][2] if spans else position
+
+
+def _skip(text: str, position: int) -> int:
+    while text[position] in _WHITESPACE:
+        position += 1
+    return position
+
+
+def _json_type(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case list():
+            return "an array"
+        case _:
+            return "an object"

@@ -1,0 +1,1 @@
+"""How an engine is launched, and what runs inside its processes."""

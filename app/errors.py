@@ -1,0 +1,154 @@
+"""The one error tree of the gateway.
+
+Each class stands for one answer in OpenAI's error shape: an HTTP status, a ``type`` and a ``code``.
+Foreign exceptions are translated at the border (``raise UpstreamUnavailable(...) from exc``).
+
+    RepriseError                     500  server_error           internal_error
+    ├── InvalidRequest               400  invalid_request_error  invalid_request
+    │   ├── Unauthorized             401                         invalid_api_key
+    │   ├── NotFound                 404                         not_found
+    │   │   └── ModelNotFound        404                         model_not_found
+    │   ├── MethodNotAllowed         405                         method_not_allowed
+    │   ├── RequestTimeout           408                         request_timeout
+    │   ├── RequestTooLarge          413                         request_too_large
+    │   └── UnsupportedMediaType     415                         unsupported_media_type
+    ├── ModeNotImplemented           501  server_error           mode_not_implemented
+    ├── UpstreamError                502  server_error           upstream_error
+    │   ├── UpstreamUnavailable      502                         upstream_unavailable
+    │   ├── UpstreamReset            502                         upstream_reset
+    │   └── UpstreamTimeout          504                         upstream_timeout
+    └── NotReady                     503  server_error           not_ready
+        └── DeterminismUnavailable   503                         determinism_unavailable
+"""
+
+from typing import ClassVar
+
+
+class RepriseError(Exception):
+    """An answer in OpenAI's error shape.
+
+    ``message`` is for people and names the field; ``param`` is the field as OpenAI names it, or None.
+    """
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.error_code = code or self.code
+
+    def body(self) -> dict[str, dict[str, str | None]]:
+        """The OpenAI error object."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.error_code,
+            }
+        }
+
+
+class InvalidRequest(RepriseError):
+    """The caller sent something that cannot be honoured as it stands."""
+
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_request"
+
+
+class Unauthorized(InvalidRequest):
+    """A key is missing or wrong."""
+
+    status = 401
+    code = "invalid_api_key"
+
+
+class NotFound(InvalidRequest):
+    """No such path or object."""
+
+    status = 404
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """No replica serves the model."""
+
+    code = "model_not_found"
+
+
+class MethodNotAllowed(InvalidRequest):
+    """The path exists; the method does not."""
+
+    status = 405
+    code = "method_not_allowed"
+
+
+class RequestTimeout(InvalidRequest):
+    """The body did not arrive in time."""
+
+    status = 408
+    code = "request_timeout"
+
+
+class RequestTooLarge(InvalidRequest):
+    """The body is over the limit."""
+
+    status = 413
+    code = "request_too_large"
+
+
+class UnsupportedMediaType(InvalidRequest):
+    """The body is compressed or not JSON."""
+
+    status = 415
+    code = "unsupported_media_type"
+
+
+class ModeNotImplemented(RepriseError):
+    """A mode that this version knows by name only."""
+
+    status = 501
+    code = "mode_not_implemented"
+
+
+class UpstreamError(RepriseError):
+    """The upstream did not give a usable answer."""
+
+    status = 502
+    code = "upstream_error"
+
+
+class UpstreamUnavailable(UpstreamError):
+    """The upstream refused the connection; nothing was sent."""
+
+    code = "upstream_unavailable"
+
+
+class UpstreamReset(UpstreamError):
+    """The upstream closed the connection before its answer was complete."""
+
+    code = "upstream_reset"
+
+
+class UpstreamTimeout(UpstreamError):
+    """The upstream stayed silent longer than the deadline."""
+
+    status = 504
+    code = "upstream_timeout"
+
+
+class NotReady(RepriseError):
+    """No replica can take the request now."""
+
+    status = 503
+    code = "not_ready"
+
+
+class DeterminismUnavailable(NotReady):
+    """A mitigation that the request needs cannot be honoured; the message names it and says why."""
+
+    code = "determinism_unavailable"

@@ -1,0 +1,153 @@
+"""The straight line of one request: parse, plan, pin, lease, send, observe, relay.
+
+Everything that a request acquires is released by the three nested blocks of `Gateway.handle`, innermost first: the upstream
+connection closes (which makes vLLM abort the request) before the lease ends, and the exchange is recorded last. A client that
+leaves cancels the task that runs `handle`; there is no other path for it.
+"""
+
+import secrets
+from dataclasses import dataclass
+
+import orjson
+
+from app.determinism.mode import Mode
+from app.determinism.plan import Plan, Wish, resolve
+from app.determinism.request import parse
+from app.determinism.sampling import Sampling, pin
+from app.errors import UpstreamReset
+from app.headers import ADMISSION, COMMENT_PREFIX, GUARD_KEY, to_caller, to_engine
+from app.observation.exchange import Exchange, Observatory
+from app.reply import Header, Reply
+from app.scheduling.scheduler import Lease, Scheduler
+from app.upstream.client import UpstreamClient, UpstreamResponse
+from app.upstream.splice import StreamSplice
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request whose body has been read. ``wish`` is what its headers say of determinism."""
+
+    path: str
+    body: bytes
+    headers: tuple[Header, ...]
+    wish: Wish
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the operator decided about requests."""
+
+    default_mode: Mode = Mode.STANDARD
+    tiny_temperature: float = 1e-5
+    max_answer_bytes: int = 64 * 1024 * 1024
+    stream_comment: bool = True
+    api_key: bytes | None = None
+    guard_key: bytes | None = None
+
+
+class Gateway:
+    """Takes calls to replies."""
+
+    def __init__(
+        self, scheduler: Scheduler, client: UpstreamClient, observatory: Observatory, policy: Policy
+    ) -> None:
+        self._scheduler = scheduler
+        self._client = client
+        self._observatory = observatory
+        self._policy = policy
+
+    async def handle(self, call: Call, reply: Reply) -> None:
+        """Answer one call. Raises RepriseError for the caller to tell; see `Reply.fail`."""
+        with self._observatory.exchange(call.request_id) as exchange:
+            request = parse(call.path, call.body)
+            plan = resolve(request, call.wish, self._policy.default_mode, self._scheduler.served)
+            pinned = pin(request, plan, salt=secrets.token_hex(16), tiny=self._policy.tiny_temperature)
+            exchange.planned(request, plan, pinned.sampling)
+            async with self._scheduler.lease(plan) as lease:
+                exchange.leased(lease.replica.name, lease.status.digest, lease.admission, lease.waited)
+                headers = self._request_headers(call, lease)
+                async with self._client.send(lease.replica, call.path, headers, pinned.body) as response:
+                    stream = response.event_stream
+                    exchange.answered(response.status, _waited(response), _said_peak(response), stream=stream)
+                    facts = _facts(plan, pinned.sampling, lease)
+                    relay = self._relay_stream if stream else self._relay_unary
+                    await relay(response, facts, exchange, reply, lease)
+
+    async def _relay_unary(
+        self, response: UpstreamResponse, facts: list[Header], exchange: Exchange, reply: Reply, lease: Lease
+    ) -> None:
+        body = await response.read(self._policy.max_answer_bytes)
+        exchange.feed(body)
+        ours = [*facts, *map(_header, exchange.conclude(lease.peak)), (b"content-length", b"%d" % len(body))]
+        await reply.start(response.status, to_caller(response.headers, ours))
+        await reply.finish(body)
+
+    async def _relay_stream(
+        self, response: UpstreamResponse, facts: list[Header], exchange: Exchange, reply: Reply, lease: Lease
+    ) -> None:
+        splice = StreamSplice()
+        last = b""
+        await reply.start(response.status, to_caller(response.headers, facts))
+        while not splice.done:
+            chunk = await response.chunk()
+            if not chunk:
+                raise UpstreamReset("The upstream ended the stream before it was complete.")
+            now, last = splice.feed(chunk)
+            if now:
+                await reply.write(now)
+                exchange.feed(now)
+        exchange.feed(last)
+        facts_at_end = exchange.conclude(splice.peak if splice.peak is not None else lease.peak)
+        comment = COMMENT_PREFIX + orjson.dumps(dict(facts_at_end)) + b"\n\n" if self._policy.stream_comment else b""
+        await reply.finish(comment + last)
+        await response.drain()
+
+    def _request_headers(self, call: Call, lease: Lease) -> list[Header]:
+        ours = [(ADMISSION, lease.admission.encode())]
+        if lease.status.guarded and self._policy.guard_key is not None:
+            ours.append((GUARD_KEY, self._policy.guard_key))
+        return to_engine(call.headers, request_id=call.request_id.encode(), api_key=self._policy.api_key, ours=ours)
+
+
+def _facts(plan: Plan, sampling: Sampling, lease: Lease) -> list[Header]:
+    """What was decided and done for the request, as headers of the answer."""
+    facts = [
+        (b"x-determinism-mode", plan.mode.encode()),
+        (b"x-determinism-applied", ",".join(lease.applied).encode()),
+        (b"x-determinism-replica", lease.replica.name.encode()),
+        (b"x-determinism-posture", lease.status.digest.encode()),
+    ]
+    if lease.missing:
+        text = "; ".join(f"{mitigation}: {reason}" for mitigation, reason in lease.missing.items())
+        facts.append((b"x-determinism-unavailable", text.encode("ascii", "replace")))
+    if plan.mitigations:
+        facts += [
+            (b"x-determinism-temperature-requested", _number(sampling.requested_temperature)),
+            (b"x-determinism-temperature-effective", _number(sampling.effective_temperature)),
+        ]
+    return facts
+
+
+def _number(value: float | None) -> bytes:
+    """None is where the engine's own default rules (the model's generation config, or vLLM's)."""
+    return b"engine-default" if value is None else f"{value:.10g}".encode()
+
+
+def _header(fact: tuple[str, object]) -> Header:
+    name, value = fact
+    return (f"x-determinism-{name.replace('_', '-')}".encode(), str(value).encode())
+
+
+def _said_peak(response: UpstreamResponse) -> int | None:
+    """The co-resident peak so far by the guard's word; on a unary answer that is the whole of it."""
+    said = response.header(b"x-determinism-coresident-peak")
+    return int(said) if said is not None and said.isdigit() else None
+
+
+def _waited(response: UpstreamResponse) -> float:
+    """Seconds that the guard kept the request in its queue; 0 where there is no guard."""
+    try:
+        return float(response.header(b"x-determinism-admission-wait") or 0)
+    except ValueError:
+        return 0.0

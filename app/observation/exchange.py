@@ -1,0 +1,195 @@
+"""One request from arrival to end, as observation sees it: times, outcome, output, verdict.
+
+The gateway tells an exchange what happened, in order; the exchange keeps counts and hands a finished answer to the recorder.
+It adds nothing to the way of the first byte: a stream is looked at after each piece was relayed, and the digest that the
+answer carries is made when the answer is complete anyway.
+"""
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from prometheus_client import Gauge
+
+from app.determinism.canonical import canonical, cohort_key, has_remote_media
+from app.determinism.output import Output
+from app.determinism.plan import Plan
+from app.determinism.request import InferenceRequest
+from app.determinism.sampling import Sampling
+from app.errors import InvalidRequest, NotReady, RepriseError, UpstreamError
+from app.observation.metrics import OTHER_MODEL, BoundMetrics, LeaseGauges, Metrics, Outcome
+from app.observation.recorder import Recorder
+from app.observation.store import Observation, Skip
+from app.observation.watch import StreamWatch, UnaryWatch
+
+
+class Observatory:
+    """Makes exchanges. ``clock`` gives seconds; ``installation_key`` keys the cohort keys."""
+
+    def __init__(
+        self, metrics: Metrics, recorder: Recorder, *, installation_key: bytes, clock: Callable[[], float]
+    ) -> None:
+        self.metrics = metrics
+        self.recorder = recorder
+        self.clock = clock
+        self._installation_key = installation_key
+        self._leases: dict[str, LeaseGauges] = {}
+
+    def exchange(self, request_id: str) -> "Exchange":
+        """The exchange of a request that arrives now; use it as a context manager."""
+        return Exchange(self, request_id)
+
+    def leases(self, replica: str, admission: str) -> Gauge:
+        """The gauge of the leases on a replica."""
+        gauges = self._leases.get(replica)
+        if gauges is None:
+            gauges = self._leases[replica] = self.metrics.leases(replica)
+        return gauges.exclusive if admission == "exclusive" else gauges.shared
+
+    def cohort_key(self, request: InferenceRequest, model: str | None) -> str:
+        """The cohort key of a request for ``model`` as served."""
+        return cohort_key(canonical(request, model), self._installation_key)
+
+
+class Exchange:
+    """What is known of one request so far."""
+
+    __slots__ = (
+        "_admission",
+        "_bound",
+        "_first_piece",
+        "_observatory",
+        "_peak",
+        "_plan",
+        "_posture",
+        "_replica",
+        "_request",
+        "_request_id",
+        "_sampling",
+        "_started",
+        "_status",
+        "_submitted",
+        "_waited",
+        "_watch",
+    )
+
+    def __init__(self, observatory: Observatory, request_id: str) -> None:
+        self._observatory = observatory
+        self._request_id = request_id
+        self._started = observatory.clock()
+        self._bound: BoundMetrics = observatory.metrics.of(OTHER_MODEL, "standard")
+        self._request: InferenceRequest | None = None
+        self._plan: Plan | None = None
+        self._sampling: Sampling | None = None
+        self._watch: StreamWatch | UnaryWatch | None = None
+        self._replica = ""
+        self._posture = ""
+        self._admission = ""
+        self._status = 0
+        self._waited = 0.0
+        self._first_piece = True
+        self._submitted = False
+        self._peak: int | None = None
+
+    def planned(self, request: InferenceRequest, plan: Plan, sampling: Sampling) -> None:
+        """What will be done for the request."""
+        self._request, self._plan, self._sampling = request, plan, sampling
+        self._bound = self._observatory.metrics.of(plan.model or OTHER_MODEL, plan.mode)
+
+    def leased(self, replica: str, posture: str, admission: str, waited: float) -> None:
+        """A replica was found; ``waited`` is in seconds."""
+        self._replica, self._posture, self._admission, self._waited = replica, posture, admission, waited
+        self._observatory.leases(replica, admission).inc()
+
+    def answered(self, status: int, waited: float, peak: int | None, *, stream: bool) -> None:
+        """The answer's headers came: its status, the seconds that the guard made it wait, and the peak so far."""
+        assert self._request is not None  # noqa: S101 - the order of calls; never depends on input
+        self._status = status
+        self._peak = peak
+        self._observatory.metrics.admission_wait[self._admission].observe(self._waited + waited)
+        self._watch = StreamWatch(self._request.path) if stream else UnaryWatch(self._request.path)
+
+    def feed(self, piece: bytes) -> None:
+        """Bytes of the body, after they were relayed or, for a unary answer, read."""
+        if self._first_piece:
+            self._first_piece = False
+            if isinstance(self._watch, StreamWatch):
+                self._bound.time_to_first_token.observe(self._observatory.clock() - self._started)
+        if self._watch is not None:
+            self._watch.feed(piece)
+
+    def conclude(self, peak: int | None) -> list[tuple[str, object]]:
+        """The answer is complete: what it can say of itself, as (name, value) pairs; unknown facts are left out."""
+        self._peak = peak if peak is not None else self._peak
+        facts: list[tuple[str, object]] = []
+        if self._peak is not None:
+            self._bound.coresident_peak.observe(self._peak)
+            facts.append(("coresident_peak", self._peak))
+        if self._status < 400 and self._watch is not None:  # noqa: PLR2004 - HTTP's border between answers and errors
+            output = self._watch.output()
+            verdict = self._submit(output, self._skip())
+            if output is not None:
+                facts.append(("output", output.digest))
+            facts.append(("verdict", verdict))
+        return facts
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._replica:
+            self._observatory.leases(self._replica, self._admission).dec()
+        outcome = self._outcome(error)
+        self._bound.requests[outcome].inc()
+        self._bound.request_seconds.observe(self._observatory.clock() - self._started)
+        if self._status and self._status < 400 and not self._submitted:  # noqa: PLR2004 - as above
+            skip = Skip.CLIENT_CLOSED if outcome is Outcome.CLIENT_CLOSED else Skip.INCOMPLETE
+            self._submit(None, skip)
+
+    def _submit(self, output: Output | None, skip: str | None) -> str:
+        assert self._request is not None  # noqa: S101 - the order of calls; never depends on input
+        assert self._plan is not None  # noqa: S101 - the order of calls; never depends on input
+        self._submitted = True
+        observation = Observation(
+            request_id=self._request_id,
+            cohort_key=self._observatory.cohort_key(self._request, self._plan.model),
+            model=self._plan.model or OTHER_MODEL,
+            mode=self._plan.mode,
+            replica=self._replica,
+            posture=self._posture,
+            coresident_peak=self._peak,
+            output=output,
+            skip_reason=skip,
+        )
+        return self._observatory.recorder.submit(observation)
+
+    def _skip(self) -> str | None:
+        """Why the answer is comparable to nothing. Asked after the output was read."""
+        assert self._watch is not None  # noqa: S101 - the order of calls; never depends on input
+        if self._watch.skip_reason is not None:
+            return self._watch.skip_reason
+        if self._sampling is not None and not self._sampling.repeatable:
+            return Skip.UNSEEDED_SAMPLING
+        if self._request is not None and has_remote_media(self._request.members):
+            return Skip.REMOTE_MEDIA
+        return None
+
+    def _outcome(self, error: BaseException | None) -> Outcome:
+        match error:
+            case None if self._status < 400:  # noqa: PLR2004 - as above
+                return Outcome.OK
+            case None:
+                return Outcome.INVALID if self._status < 500 else Outcome.UPSTREAM_ERROR  # noqa: PLR2004 - as above
+            case asyncio.CancelledError():
+                return Outcome.CLIENT_CLOSED
+            case InvalidRequest():
+                return Outcome.INVALID
+            case UpstreamError():
+                return Outcome.UPSTREAM_ERROR if not self._status else Outcome.INCOMPLETE
+            case NotReady() | RepriseError():
+                return Outcome.UNAVAILABLE
+            case _:
+                return Outcome.OTHER

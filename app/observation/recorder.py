@@ -1,0 +1,198 @@
+"""The recorder: finished requests in, verdicts and metrics out, never on a request's critical path.
+
+Two threads meet at one queue. On the event loop `Recorder.submit` looks the reference up in memory and queues the
+observation: no lock, no I/O, no wait. One writer thread takes observations in order, compares, counts, and writes
+batches to the store. It begins a batch a moment after the first observation arrives, so that a busy gateway wakes it
+some tens of times a second and not once per request, and it offers the interpreter to the loop every few observations.
+
+Observation fails open. A full queue, a dead store or a fault in here costs figures, which are counted as dropped, and
+nothing else; while the store is away the verdicts go on from memory.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from app.determinism.divergence import Verdict
+from app.determinism.output import Output
+from app.observation.ledger import Ledger
+from app.observation.metrics import Drop, Metrics
+from app.observation.store import Observation, Skip, Store
+
+PENDING: Final = "pending"
+"""What `Recorder.submit` answers when memory holds no reference to compare with."""
+
+_BATCH: Final = 256
+
+_OFFER_EVERY: Final = 16
+"""Observations (some 6 us each) between two offers; without any, the loop could wait for 5 ms, the switch interval."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much memory and time the recorder may take. Sizes are in bytes, times in seconds."""
+
+    queue_observations: int = 10_000
+    queue_bytes: int = 64 * 2**20
+    cache_cohorts: int = 20_000
+    cache_bytes: int = 64 * 2**20
+    linger: float = 0.02
+    close_deadline: float = 5.0
+
+
+class Recorder:
+    """Records observations while it is entered; see the module for what runs where.
+
+    ``open_store`` is called on the writer thread, again after a store failed (1 s later, then twice as long, at most
+    60 s); None keeps the ledger in memory only. ``wall`` gives seconds since 1970, ``monotonic`` those of delays.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        open_store: Callable[[], Store] | None = None,
+        limits: Limits = Limits(),
+        *,
+        wall: Callable[[], float] = time.time,  # noqa: TID251 - the ledger shows when a cohort was first and last seen
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._metrics = metrics
+        self._limits = limits
+        self._ledger = Ledger(
+            metrics,
+            open_store,
+            max_cohorts=limits.cache_cohorts,
+            max_bytes=limits.cache_bytes,
+            wall=wall,
+            monotonic=monotonic,
+        )
+        self._references = self._ledger.references
+        self._queue: deque[tuple[Observation, Output, int]] = deque()
+        # Each of these is written by one thread alone; their differences are what waits.
+        self._bytes_in = self._bytes_out = 0
+        self._submitted = 0
+        self._processed = 0
+        self._progress = threading.Condition()
+        self._wake = threading.Event()
+        self._urgent = threading.Event()
+        self._closed = True
+        self._stopping = False
+        self._abandoned = False
+        self._thread = threading.Thread(target=self._run, name="reprise-recorder", daemon=True)
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        """Start the writer thread; once in the life of a recorder."""
+        self._closed = False
+        self._thread.start()
+
+    def submit(self, observation: Observation) -> str:
+        """Take a finished request: "match", "diverged" or "pending" by the memory's word, or "incomparable".
+
+        For the event loop's thread: constant time, never blocks. What finds the queue full, or the recorder closed, is
+        dropped and counted.
+        """
+        output = observation.output
+        reason = observation.skip_reason
+        if output is None or not output.complete or reason is not None:
+            self._metrics.skipped(reason or Skip.INCOMPLETE)
+            self._metrics.of(observation.model, observation.mode).comparisons[Verdict.INCOMPARABLE].inc()
+            return Verdict.INCOMPARABLE
+        weight = output.weight
+        if self._closed:
+            self._metrics.dropped(Drop.SHUTDOWN)
+        elif (
+            len(self._queue) >= self._limits.queue_observations
+            or self._bytes_in - self._bytes_out + weight > self._limits.queue_bytes
+        ):
+            self._metrics.dropped(Drop.QUEUE_FULL)
+        else:
+            self._bytes_in += weight
+            self._submitted += 1
+            self._queue.append((observation, output, weight))
+            if not self._wake.is_set():
+                self._wake.set()
+        reference = self._references.get(observation.cohort)
+        if reference is None:
+            return PENDING
+        return Verdict.MATCH if reference == output.digest else Verdict.DIVERGED
+
+    async def flush(self, timeout: float = 10.0) -> bool:  # noqa: ASYNC109 - the wait is a thread's, no task to cancel
+        """Wait until everything submitted before is processed and written; False when that takes over ``timeout`` s."""
+        target = self._submitted
+        self._hurry()
+        return await asyncio.to_thread(self._wait_for, target, timeout)
+
+    async def close(self) -> None:
+        """Process and write what waits, within the deadline; what is then left is dropped and counted."""
+        if self._closed:
+            return
+        self._closed = True
+        self._stopping = True
+        self._hurry()
+        await asyncio.to_thread(self._thread.join, self._limits.close_deadline)
+        if self._thread.is_alive():
+            self._abandoned = True
+            left = self._submitted - self._processed
+            self._metrics.dropped(Drop.SHUTDOWN, left)
+            _log.warning("the recorder did not finish within its deadline; %d observations are lost", left)
+
+    def _hurry(self) -> None:
+        self._urgent.set()
+        self._wake.set()
+
+    def _wait_for(self, target: int, seconds: float) -> bool:
+        with self._progress:
+            return self._progress.wait_for(lambda: self._processed >= target, seconds)
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait()
+            self._urgent.wait(self._limits.linger)
+            # Cleared before the queue is read: what is appended later sets it again.
+            self._wake.clear()
+            self._urgent.clear()
+            stopping = self._stopping
+            self._drain()
+            if stopping or self._abandoned:
+                break
+        self._ledger.close()
+
+    def _drain(self) -> None:
+        while self._queue and not self._abandoned:
+            taken = 0
+            while self._queue and taken < _BATCH:
+                observation, output, weight = self._queue.popleft()
+                self._bytes_out += weight
+                taken += 1
+                try:
+                    self._ledger.observe(observation, output)
+                except Exception:  # noqa: BLE001 - a fault must not end the writer; it is logged and counted
+                    _log.exception("an observation could not be recorded")
+                    self._metrics.dropped(Drop.INTERNAL_ERROR)
+                if not taken % _OFFER_EVERY:
+                    time.sleep(0)  # noqa: TID251 - no wait: it lets the event loop have the interpreter
+            try:
+                self._ledger.commit()
+            except Exception:  # noqa: BLE001 - as above, for a store that breaks its protocol
+                _log.exception("a batch of observations could not be written")
+                self._metrics.dropped(Drop.INTERNAL_ERROR, taken)
+            with self._progress:
+                self._processed += taken
+                self._progress.notify_all()

@@ -1,0 +1,180 @@
+"""Which replica takes a request, and the lease on it.
+
+Posture comes first: a replica that lacks a mitigation of the plan is no candidate, unless the caller asked for a report
+instead. A plan with mitigations stays in one pool, that is, on replicas of one posture: the first in the operator's order, so
+that repeats meet the same posture. Within it the replica with the fewest leases wins. The choice is synchronous; only the
+lease waits.
+
+A replica with the guard holds its own gate inside the engine's server, so any number of gateways meet there and this module
+only counts. For a replica without one the gate runs here, and an exclusive lease begins once the engine's own metrics show
+nothing running and nothing waiting: a request whose client left may still be computing.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from app.determinism.mode import POSTURE_MITIGATIONS, Mitigation
+from app.determinism.plan import OnUnavailable, Plan
+from app.determinism.posture import Provision
+from app.errors import DeterminismUnavailable, ModelNotFound, NotReady
+from app.scheduling.gate import Admission, Gate, Ticket
+from app.upstream.prober import Prober
+from app.upstream.replica import Replica, ReplicaStatus
+
+_ROUTED: Final = POSTURE_MITIGATIONS | {Mitigation.BATCH_ISOLATION}
+"""Mitigations that depend on the replica; the others are edits of the request."""
+
+_NONE_MISSING: Final[Mapping[Mitigation, str]] = MappingProxyType({})
+
+
+class Slot:
+    """One replica as the scheduler sees it: its latest status, its gate, and how many leases run."""
+
+    def __init__(self, replica: Replica, exclusive_run: int) -> None:
+        self.replica = replica
+        self.status = ReplicaStatus()
+        self.gate = Gate(exclusive_run)
+        self.leases = 0
+
+    def provisions(self) -> Mapping[Mitigation, Provision]:
+        """What the replica honours of the mitigations that depend on it."""
+        return {mitigation: self.status.provides(mitigation) for mitigation in Mitigation if mitigation in _ROUTED}
+
+    def missing(self, plan: Plan) -> Mapping[Mitigation, str]:
+        """The mitigations of a plan that this replica does not honour, each with the reason."""
+        if not plan.mitigations:
+            return _NONE_MISSING
+        provisions = {mitigation: self.status.provides(mitigation) for mitigation in plan.mitigations & _ROUTED}
+        return {mitigation: provision.reason for mitigation, provision in provisions.items() if not provision.held}
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to run on a replica now. ``waited`` is in seconds."""
+
+    replica: Replica
+    status: ReplicaStatus
+    admission: Admission
+    applied: tuple[Mitigation, ...]
+    missing: Mapping[Mitigation, str]
+    waited: float
+    ticket: Ticket | None
+
+    @property
+    def peak(self) -> int | None:
+        """Co-resident peak by the gateway's own gate; None where the guard counts."""
+        return self.ticket.peak if self.ticket is not None else None
+
+
+class Scheduler:
+    """Chooses replicas and hands out leases."""
+
+    def __init__(
+        self,
+        replicas: tuple[Replica, ...],
+        prober: Prober,
+        *,
+        clock: Callable[[], float],
+        drain_timeout: float,
+        drain_interval: float = 0.02,
+        exclusive_run: int = 8,
+    ) -> None:
+        self.slots = {replica: Slot(replica, exclusive_run) for replica in replicas}
+        self.served: frozenset[str] = frozenset()
+        self._prober = prober
+        self._clock = clock
+        self._drain_timeout = drain_timeout
+        self._drain_interval = drain_interval
+
+    def update(self, replica: Replica, status: ReplicaStatus) -> None:
+        """Take over what a probe saw."""
+        self.slots[replica].status = status
+        self.served = frozenset().union(*(slot.status.served for slot in self.slots.values()))
+
+    @property
+    def ready(self) -> bool:
+        """Whether at least one replica is healthy."""
+        return any(slot.status.healthy for slot in self.slots.values())
+
+    @asynccontextmanager
+    async def lease(self, plan: Plan) -> AsyncIterator[Lease]:
+        """Hold a replica that fits the plan.
+
+        Raises ModelNotFound, NotReady (no healthy replica), or DeterminismUnavailable naming the mitigation and the reason.
+        """
+        slot, missing = self.choose(plan)
+        admission = Admission.EXCLUSIVE if plan.exclusive and Mitigation.BATCH_ISOLATION not in missing else Admission.SHARED
+        started = self._clock()
+        status = slot.status
+        slot.leases += 1
+        try:
+            if status.guarded:
+                yield self._lease(plan, slot, status, admission, missing, 0.0, None)
+                return
+            async with slot.gate.lease(admission) as ticket:
+                if admission is Admission.EXCLUSIVE:
+                    await self._prove_drained(slot)
+                yield self._lease(plan, slot, status, admission, missing, self._clock() - started, ticket)
+        finally:
+            slot.leases -= 1
+
+    def choose(self, plan: Plan) -> tuple[Slot, Mapping[Mitigation, str]]:
+        """The slot for a plan, and what it lacks (empty unless the caller wants a report). Raises as `lease` does."""
+        healthy = [slot for slot in self.slots.values() if slot.status.healthy]
+        if not healthy:
+            problems = "; ".join(f"{slot.replica.name}: {slot.status.problem}" for slot in self.slots.values())
+            raise NotReady(f"No replica is ready ({problems}).")
+        serving = [slot for slot in healthy if plan.model is None or plan.model in slot.status.served]
+        if not serving:
+            raise ModelNotFound(f"The model '{_cut(plan.model)}' does not exist.", param="model")
+        candidates = [(slot, slot.missing(plan)) for slot in serving]
+        pools: dict[str, int] = {}
+        if plan.mitigations:
+            for slot in serving:
+                pools.setdefault(slot.status.digest, len(pools))
+        best = min(candidates, key=lambda each: (len(each[1]), pools.get(each[0].status.digest, 0), each[0].leases))
+        if best[1] and plan.on_unavailable is OnUnavailable.REJECT:
+            raise DeterminismUnavailable(_unavailable_text(plan, candidates), param="determinism")
+        return best
+
+    def _lease(  # noqa: PLR0913 - a private constructor with the plan's facts in one place
+        self,
+        plan: Plan,
+        slot: Slot,
+        status: ReplicaStatus,
+        admission: Admission,
+        missing: Mapping[Mitigation, str],
+        waited: float,
+        ticket: Ticket | None,
+    ) -> Lease:
+        extra = frozenset(mitigation for mitigation in plan.welcome if status.provides(mitigation).held)
+        applied = (plan.mitigations | extra) - missing.keys() if plan.mitigations else frozenset()
+        ordered = tuple(mitigation for mitigation in Mitigation if mitigation in applied) if applied else ()
+        return Lease(slot.replica, status, admission, ordered, missing, waited, ticket)
+
+    async def _prove_drained(self, slot: Slot) -> None:
+        drained = await self._prober.drained(slot.replica, deadline=self._drain_timeout, interval=self._drain_interval)
+        if not drained:
+            raise DeterminismUnavailable(
+                f"'{Mitigation.BATCH_ISOLATION}' is unavailable: replica {slot.replica.name} did not run empty within "
+                f"{self._drain_timeout:g} s; other clients reach it past this gateway.",
+                param="determinism",
+            )
+
+
+def _unavailable_text(plan: Plan, candidates: list[tuple[Slot, Mapping[Mitigation, str]]]) -> str:
+    """Each mitigation that no single replica can add to the others, with each replica's reason."""
+    wanted = [m for m in Mitigation if any(m in missing for _, missing in candidates)]
+    parts = [
+        f"'{mitigation}' is unavailable: "
+        + ", ".join(f"{missing[mitigation]} on {slot.replica.name}" for slot, missing in candidates if mitigation in missing)
+        for mitigation in wanted
+    ]
+    return f"Mode '{plan.mode}' cannot be honoured. {'; '.join(parts)}."
+
+
+def _cut(name: str | None) -> str:
+    return (name or "")[:80]

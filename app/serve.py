@@ -1,0 +1,65 @@
+"""Runs the gateway under uvicorn: one process, one port, one clear line for what keeps it from starting."""
+
+import logging
+import socket
+import sys
+from typing import Final
+
+import uvicorn
+
+from app.errors import RepriseError
+from app.main import create_app
+from app.settings import Settings
+
+_LOGGING: Final = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"level": "INFO", "handlers": ["stderr"]},
+    # An answer that ends in an error event is left unfinished on purpose; uvicorn would log each as a fault of the app.
+    "loggers": {"uvicorn.error": {"level": "WARNING"}, "httpx": {"level": "WARNING"}},
+}
+
+
+def serve(settings: Settings) -> int:
+    """Serve until SIGTERM or Ctrl-C; returns the exit status."""
+    try:
+        app = create_app(settings)
+    except (RepriseError, OSError) as exc:
+        sys.stderr.write(f"reprise serve: {exc}\n")
+        return 1
+    try:
+        listener = _listen(settings.host, settings.port)
+    except OSError as exc:
+        sys.stderr.write(f"reprise serve: cannot listen on {settings.host}:{settings.port}: {exc.strerror or exc}\n")
+        return 1
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        loop="uvloop",
+        ws="none",
+        lifespan="on",
+        log_config=_LOGGING,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=30,
+    )
+    logging.getLogger(__name__).info("listening on http://%s:%d", *listener.getsockname()[:2])
+    server = uvicorn.Server(config)
+    server.run(sockets=[listener])
+    return 0 if server.started else 1
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,108 @@
+"""The gateway's settings: flags over environment (``REPRISE_*``) over a TOML file over defaults. Read by main and cli only."""
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from app.determinism.mode import REQUESTABLE_MODES, Mode
+from app.upstream.replica import Replica
+
+
+class Settings(BaseSettings):
+    """Every setting with its default. Times are in seconds, sizes in bytes."""
+
+    model_config = SettingsConfigDict(env_prefix="REPRISE_", frozen=True, extra="ignore", hide_input_in_errors=True)
+
+    config: Path | None = Field(None, description="A TOML file with any of these settings.")
+    host: str = Field("127.0.0.1", description="The address that the gateway listens on.")
+    port: int = Field(8000, ge=0, le=65535, description="The port that the gateway listens on.")
+    upstreams: Annotated[tuple[str, ...], NoDecode] = Field(
+        ("http://127.0.0.1:8001",), description="Base URLs of the vLLM replicas; comma-separated in the environment."
+    )
+    default_mode: Mode = Field(Mode.STANDARD, description="The mode of requests that name none.")
+    tiny_temperature: float = Field(1e-5, gt=0, le=0.01, description="What `tiny_temperature` sends instead of 0.")
+    guard_key: SecretStr | None = Field(None, description="The key that replicas' guards share with their gateways.")
+    upstream_api_key: SecretStr | None = Field(
+        None, description="The engines' API key. Set, it replaces the caller's Authorization header."
+    )
+    upstream_api_key_file: Path | None = Field(None, description="A file that holds the engines' API key.")
+    state_dir: Path = Field(Path(".reprise"), description="Where the ledger and the installation key live.")
+    ledger: bool = Field(True, description="Keep cohorts in SQLite under the state directory; off: in memory only.")
+    ledger_queue: int = Field(10_000, ge=1, description="Observations that may wait for the ledger before some are dropped.")
+    max_body_bytes: int = Field(32 * 1024 * 1024, ge=1, description="The largest request body.")
+    max_answer_bytes: int = Field(64 * 1024 * 1024, ge=1, description="The largest answer that is not a stream.")
+    body_timeout: float = Field(60.0, gt=0, description="How long a request body may take to arrive.")
+    connect_timeout: float = Field(2.0, gt=0, description="How long a replica may take to accept a connection.")
+    first_byte_timeout: float = Field(
+        900.0, gt=0, description="How long a replica may take to send an answer's headers, its queue included."
+    )
+    idle_timeout: float = Field(300.0, gt=0, description="How long an answer may be silent between two pieces.")
+    drain_timeout: float = Field(
+        120.0, gt=0, description="How long an exclusive request waits for a replica without the guard to run empty."
+    )
+    exclusive_run: int = Field(
+        8, ge=1, description="Exclusive requests that run back to back on a replica without the guard while shared ones wait."
+    )
+    probe_interval: float = Field(5.0, gt=0, description="Between two probes of a replica.")
+    probe_timeout: float = Field(5.0, gt=0, description="How long a replica may take to answer a probe.")
+    probe_failures: int = Field(3, ge=1, description="Consecutive failed probes that take a replica out.")
+    stream_comment: bool = Field(True, description="End streams with one SSE comment line that carries the determinism facts.")
+
+    @field_validator("upstreams", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("upstreams")
+    @classmethod
+    def _are_replicas(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        names = [Replica.at(url).name for url in value]
+        if not names:
+            raise ValueError("at least one upstream is needed")
+        if len(set(names)) < len(names):
+            raise ValueError(f"an upstream is named twice: {', '.join(names)}")
+        return value
+
+    @field_validator("default_mode")
+    @classmethod
+    def _is_available(cls, value: Mode) -> Mode:
+        if value not in REQUESTABLE_MODES or value is Mode.VERIFIED:
+            raise ValueError(f"'{value}' cannot be the default mode")
+        return value
+
+    @model_validator(mode="after")
+    def _one_api_key(self) -> Self:
+        if self.upstream_api_key is not None and self.upstream_api_key_file is not None:
+            raise ValueError("upstream_api_key and upstream_api_key_file exclude each other")
+        return self
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """The upstreams as values."""
+        return tuple(Replica.at(url) for url in self.upstreams)
+
+    def read_upstream_api_key(self) -> str | None:
+        """The engines' key, from the environment or its file. Raises OSError where the file cannot be read."""
+        if self.upstream_api_key_file is not None:
+            return self.upstream_api_key_file.read_text().strip() or None
+        return self.upstream_api_key.get_secret_value() if self.upstream_api_key is not None else None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is pydantic-settings'; .env is not read
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then environment, then secret files, then the TOML file."""
+        named = {**env_settings(), **init_settings()}.get("config")
+        return (
+            init_settings,
+            env_settings,
+            file_secret_settings,
+            TomlConfigSettingsSource(settings_cls, Path(str(named)) if named else None),
+        )

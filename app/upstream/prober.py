@@ -1,0 +1,216 @@
+"""Observes replicas: health, models, posture. Truth comes from the replica, never from configuration.
+
+httpx serves here, on the control plane: one client for a handful of small requests, never for traffic.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Self
+
+import anyio
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.determinism.mode import Mitigation
+from app.determinism.posture import Posture, Provision
+from app.upstream.replica import UNKNOWN_POSTURE, Replica, ReplicaStatus
+
+GUARD_KEY_HEADER: Final = "x-determinism-guard-key"
+POSTURE_PATH: Final = "/reprise/posture"
+_IN_FLIGHT: Final = frozenset({"vllm:num_requests_running", "vllm:num_requests_waiting"})
+
+
+class Prober:
+    """Asks one replica at a time. An async context manager that owns its HTTP client.
+
+    ``timeout`` in seconds bounds each single request.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout: float,
+        guard_key: str | None,
+        api_key: str | None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._guard_key = guard_key
+        self._client = httpx.AsyncClient(
+            timeout=timeout,
+            trust_env=False,
+            transport=transport,
+            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._client.aclose()
+
+    async def observe(self, replica: Replica) -> ReplicaStatus:
+        """What the replica says of itself now; a replica that does not answer is unhealthy, with the reason."""
+        try:
+            health = await self._client.get(f"{replica.url}/health")
+            if health.status_code != httpx.codes.OK:
+                return ReplicaStatus(problem=f"/health answered {health.status_code}")
+            models = await self._client.get(f"{replica.url}/v1/models")
+            if models.status_code != httpx.codes.OK:
+                return ReplicaStatus(problem=f"/v1/models answered {models.status_code}")
+            entries = tuple(models.json()["data"])
+            version = await self._version(replica)
+            guard = await self._client.get(f"{replica.url}{POSTURE_PATH}", headers=self._guard_headers())
+            if guard.status_code == httpx.codes.NOT_FOUND:
+                return await self._unguarded(replica, version, entries)
+            return self._guarded(guard, version, entries)
+        except httpx.HTTPError as exc:
+            return ReplicaStatus(problem=f"{type(exc).__name__}: {exc}".rstrip(": "))
+        except (ValueError, KeyError, TypeError) as exc:
+            return ReplicaStatus(problem=f"its answers are not vLLM's ({type(exc).__name__}: {exc})")
+
+    async def in_flight(self, replica: Replica) -> float:
+        """Requests that the engine itself counts as running or waiting; infinity when it does not say."""
+        try:
+            response = await self._client.get(f"{replica.url}/metrics")
+            samples = [
+                sample.value
+                for family in text_string_to_metric_families(response.text)
+                if family.name in _IN_FLIGHT
+                for sample in family.samples
+            ]
+        except (httpx.HTTPError, ValueError):
+            return math.inf
+        return sum(samples) if samples else math.inf
+
+    async def drained(self, replica: Replica, *, deadline: float, interval: float) -> bool:
+        """Whether the engine ran empty within ``deadline`` seconds, by its own word; asked every ``interval`` seconds."""
+        with anyio.move_on_after(deadline):
+            while await self.in_flight(replica) != 0:
+                await anyio.sleep(interval)
+            return True
+        return False
+
+    def _guard_headers(self) -> dict[str, str]:
+        return {GUARD_KEY_HEADER: self._guard_key} if self._guard_key else {}
+
+    async def _version(self, replica: Replica) -> str:
+        response = await self._client.get(f"{replica.url}/version")
+        return str(response.json()["version"]) if response.status_code == httpx.codes.OK else UNKNOWN_POSTURE
+
+    async def _unguarded(
+        self, replica: Replica, version: str, models: tuple[Mapping[str, Any], ...]
+    ) -> ReplicaStatus:
+        """A stock vLLM: what its public endpoints tell; the rest of its posture stays unknown."""
+        posture = Posture.from_mapping(
+            {
+                "engine_version": None if version == UNKNOWN_POSTURE else version,
+                "model": models[0].get("root") if models else None,
+            }
+        )
+        in_flight = await self.in_flight(replica)
+        isolation = Provision(
+            held=math.isfinite(in_flight),
+            reason="the gateway's own gate, with drain proof from /metrics"
+            if math.isfinite(in_flight)
+            else "no guard, and /metrics does not show vllm:num_requests_running",
+        )
+        return ReplicaStatus(
+            healthy=True,
+            problem="",
+            version=version,
+            models=models,
+            posture=posture,
+            digest=posture.digest,
+            provisions={Mitigation.BATCH_ISOLATION: isolation},
+        )
+
+    def _guarded(
+        self, answer: httpx.Response, version: str, models: tuple[Mapping[str, Any], ...]
+    ) -> ReplicaStatus:
+        if answer.status_code != httpx.codes.OK:
+            reason = {
+                httpx.codes.FORBIDDEN: "the guard refused the gateway's guard key (REPRISE_GUARD_KEY)",
+                httpx.codes.SERVICE_UNAVAILABLE: "the guard has not observed its engine yet",
+            }.get(httpx.codes(answer.status_code), f"the guard answered {answer.status_code}")
+            unknown = {mitigation: Provision(held=None, reason=reason) for mitigation in _OBSERVED}
+            return ReplicaStatus(
+                healthy=True,
+                problem="",
+                version=version,
+                models=models,
+                guarded=True,
+                guard_problem=reason,
+                provisions=unknown,
+            )
+        said = answer.json()
+        provisions = {
+            Mitigation(name): Provision(held=provision["held"], reason=provision["reason"])
+            for name, provision in said["provides"].items()
+            if name in set(Mitigation)
+        }
+        return ReplicaStatus(
+            healthy=True,
+            problem="",
+            version=version,
+            models=models,
+            guarded=True,
+            posture=Posture.from_mapping(said["posture"]),
+            digest=str(said["digest"]),
+            provisions=provisions,
+        )
+
+
+_OBSERVED: Final = (
+    Mitigation.BATCH_ISOLATION,
+    Mitigation.EAGER,
+    Mitigation.FIXED_KV_SPLIT,
+    Mitigation.BATCH_INVARIANCE,
+    Mitigation.FRAMEWORK_DETERMINISM,
+)
+
+
+class Watchdog:
+    """Keeps the latest status of every replica; one failed probe of a busy replica does not take it out.
+
+    ``failures`` consecutive failed probes do. ``changed`` is called with each replica whose status changed.
+    """
+
+    def __init__(
+        self,
+        replicas: tuple[Replica, ...],
+        prober: Prober,
+        *,
+        interval: float,
+        failures: int,
+        changed: Callable[[Replica, ReplicaStatus], None],
+    ) -> None:
+        self._replicas = replicas
+        self._prober = prober
+        self._interval = interval
+        self._failures = failures
+        self._changed = changed
+        self._failed = dict.fromkeys(replicas, 0)
+        self._known: dict[Replica, ReplicaStatus] = {}
+
+    async def look(self) -> None:
+        """Probe every replica once, at the same time."""
+        async with anyio.create_task_group() as group:
+            for replica in self._replicas:
+                group.start_soon(self._look_at, replica)
+
+    async def run(self) -> None:
+        """Probe for ever."""
+        while True:
+            await self.look()
+            await anyio.sleep(self._interval)
+
+    async def _look_at(self, replica: Replica) -> None:
+        status = await self._prober.observe(replica)
+        self._failed[replica] = 0 if status.healthy else self._failed[replica] + 1
+        known = self._known.get(replica)
+        if known is not None and known.healthy and not status.healthy and self._failed[replica] < self._failures:
+            return
+        if status != known:
+            self._known[replica] = status
+            self._changed(replica, status)

@@ -1,0 +1,48 @@
+"""Asks servers whether they are ready."""
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+
+from launcher.failure import LaunchError
+
+LIMIT = 2.0  # seconds that one question may take
+OK = 200
+# A proxy named in the environment is for the outside; these servers are here.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server said; ``status`` 0 when it said nothing."""
+
+    status: int
+    body: bytes
+
+    @property
+    def ready(self) -> bool:
+        """Whether the answer is 200."""
+        return self.status == OK
+
+
+def ask(url: str) -> Answer:
+    """GET ``url``. Never raises for what a server does or fails to do."""
+    try:
+        with _OPENER.open(url, timeout=LIMIT) as response:
+            return Answer(response.status, response.read())
+    except urllib.error.HTTPError as exc:
+        with exc:
+            return Answer(exc.code, exc.read())
+    except (OSError, http.client.HTTPException):
+        return Answer(0, b"")
+
+
+def first_model(base: str) -> str:
+    """The id of the first model that the server at ``base`` lists. Raises LaunchError when it lists none."""
+    answer = ask(f"{base}/v1/models")
+    try:
+        return str(json.loads(answer.body)["data"][0]["id"])
+    except (ValueError, LookupError, TypeError) as exc:
+        raise LaunchError(f"the gateway is up, but {base}/v1/models names no model (status {answer.status})") from exc

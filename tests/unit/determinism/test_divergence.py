@@ -1,0 +1,155 @@
+"""Verdicts, and where outputs fork."""
+
+from array import array
+
+import pytest
+
+from app.determinism.divergence import Bracket, Comparison, Kind, Verdict, bracket, compare, first_difference
+from app.determinism.output import Blocks, Choice, Output, ToolCall
+
+
+def output(*choices: Choice, complete: bool = True) -> Output:
+    """A finished output of these choices."""
+    return Output.of(choices, complete=complete)
+
+
+def choice(text: str = "", index: int = 0, **rest: object) -> Choice:
+    """A finished choice."""
+    return Choice(index, text, finish_reason=str(rest.pop("finish_reason", "stop")), **rest)  # type: ignore[arg-type]
+
+
+def test_equal_outputs_match() -> None:
+    """Equal text is a match, whatever else one side carried."""
+    with_ids = choice("same", token_ids=array("I", [1]), tokens=("same",))
+    assert compare(output(choice("same")), output(with_ids)) == Comparison(Verdict.MATCH, shared=1.0)
+
+
+def test_equal_text_of_other_tokens_is_a_match() -> None:
+    """The verdict is about what a caller reads, so it is the same with and without token ids."""
+    left, right = choice("ab", token_ids=array("I", [1])), choice("ab", token_ids=array("I", [2, 3]))
+    assert compare(output(left), output(right)).verdict is Verdict.MATCH
+
+
+@pytest.mark.parametrize(("left", "right"), [(True, False), (False, True), (False, False)])
+def test_an_incomplete_output_is_incomparable(left: bool, right: bool) -> None:  # noqa: FBT001 - cases
+    """One answer cut short is enough, even where the texts agree so far."""
+    comparison = compare(output(choice("x"), complete=left), output(choice("x"), complete=right))
+    assert comparison == Comparison(Verdict.INCOMPARABLE, kind=Kind.INCOMPLETE)
+
+
+def test_the_fork_is_placed_by_exact_ids() -> None:
+    """Ids beat token texts; the position counts the tokens that both share."""
+    left = choice("a b c", token_ids=array("I", [1, 2, 3]), tokens=("a", " b", " c"))
+    right = choice("a b d", token_ids=array("I", [1, 2, 4]), tokens=("x", " b", " d"))
+    comparison = compare(output(left), output(right))
+    assert (comparison.verdict, comparison.fork_tokens, comparison.fork_characters) == (Verdict.DIVERGED, 2, 4)
+    assert comparison.kind is Kind.TEXT
+    assert comparison.shared == pytest.approx(0.8)
+
+
+def test_the_fork_is_placed_by_token_texts_without_ids_on_both_sides() -> None:
+    """Where one side has no ids, logprob tokens place the fork."""
+    left = choice("a b", tokens=("a", " b"), token_ids=array("I", [1, 2]))
+    assert compare(output(left), output(choice("a c", tokens=("a", " c")))).fork_tokens == 1
+
+
+def test_the_fork_in_characters_alone() -> None:
+    """Without tokens on both sides only the characters are known."""
+    comparison = compare(output(choice("abc", tokens=("abc",))), output(choice("abd")))
+    assert (comparison.fork_tokens, comparison.fork_characters) == (None, 2)
+
+
+def test_the_margin_is_the_references_at_the_fork() -> None:
+    """Logprobs of the reference say how close the decision was where they forked."""
+    left = choice("ab", tokens=("a", "b"), margins=array("d", [2.0, 0.125]))
+    right = choice("ac", tokens=("a", "c"), margins=array("d", [2.0, 7.0]))
+    assert compare(output(left), output(right)).margin == 0.125
+    unknown = choice("ab", tokens=("a", "b"), margins=array("d", [2.0, float("nan")]))
+    assert compare(output(unknown), output(right)).margin is None
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "kind"),
+    [
+        (choice("ab"), choice("a"), Kind.LENGTH),
+        (choice("ab"), choice("ac"), Kind.TEXT),
+        (choice("a", reasoning="x"), choice("b", reasoning="y"), Kind.REASONING),
+        (choice("a", refusal="x"), choice("a"), Kind.REFUSAL),
+        (choice(tool_calls=(ToolCall("f", "{}"),)), choice(tool_calls=(ToolCall("f", "[]"),)), Kind.TOOL_CALLS),
+        (choice("a"), choice("a", finish_reason="length"), Kind.FINISH_REASON),
+    ],
+)
+def test_the_kind_is_the_first_difference(left: Choice, right: Choice, kind: Kind) -> None:
+    """The kind names what differs first in the order of generation, whichever side is the reference."""
+    assert compare(output(left), output(right)).kind is kind
+    assert compare(output(right), output(left)).kind is kind
+
+
+def test_a_shorter_answer_forks_at_its_end() -> None:
+    """Where one output is the start of the other, the fork is its length."""
+    left, right = choice("ab", token_ids=array("I", [1, 2])), choice("a", token_ids=array("I", [1]))
+    assert (compare(output(left), output(right)).fork_tokens, compare(output(left), output(right)).fork_characters) == (
+        1,
+        1,
+    )
+
+
+def test_of_several_choices_the_earliest_fork_counts() -> None:
+    """Only choices that differ are looked at, and the earliest fork is reported."""
+    left = output(
+        choice("same", 0, token_ids=array("I", [1])),
+        choice("aaab", 1, token_ids=array("I", [1, 1, 1, 2])),
+        choice("ab", 2, token_ids=array("I", [1, 2])),
+    )
+    right = output(
+        choice("same", 0, token_ids=array("I", [9])),
+        choice("aaac", 1, token_ids=array("I", [1, 1, 1, 3])),
+        choice("ac", 2, token_ids=array("I", [1, 3])),
+    )
+    comparison = compare(left, right)
+    assert (comparison.fork_tokens, comparison.fork_characters) == (1, 1)
+    assert comparison.shared == pytest.approx((1 + 0.75 + 0.5) / 3)
+
+
+def test_one_unknown_token_fork_makes_the_earliest_unknown() -> None:
+    """A choice without tokens might have forked first, so no token position is claimed."""
+    left = output(choice("ab", 0, tokens=("a", "b")), choice("x", 1))
+    right = output(choice("ac", 0, tokens=("a", "c")), choice("y", 1))
+    assert compare(left, right).fork_tokens is None
+
+
+def test_other_choices_diverge_without_a_fork() -> None:
+    """Answers with other indices differ, and nothing says where."""
+    comparison = compare(output(choice("a")), output(choice("a"), choice("b", 1)))
+    assert comparison == Comparison(Verdict.DIVERGED, kind=Kind.CHOICES)
+
+
+def test_blocks_bracket_the_fork() -> None:
+    """The first block that differs holds the fork, in units of its kind."""
+    left = output(choice("x", token_ids=array("I", range(200))))
+    ids = array("I", range(200))
+    ids[130] = 9999
+    right = output(choice("y", token_ids=ids))
+    assert bracket(left.blocks, right.blocks) == Bracket("tokens", 128, 192)
+
+
+def test_blocks_of_an_answer_that_ends_on_an_edge() -> None:
+    """The fork is the end of the shorter one, the start of the bracket."""
+    left, right = output(choice("a" * 256)), output(choice("a" * 300))
+    assert bracket(left.blocks, right.blocks) == Bracket("characters", 256, 512)
+
+
+def test_blocks_that_say_nothing() -> None:
+    """Equal blocks, another unit or another number of choices give no bracket."""
+    blocks = Blocks("tokens", (b"12345678",))
+    assert bracket(blocks, blocks) is None
+    assert bracket(blocks, Blocks("characters", (b"87654321",))) is None
+    assert bracket(blocks, Blocks("tokens", (b"87654321", b""))) is None
+
+
+def test_first_difference() -> None:
+    """The shared length, for any kind of sequence."""
+    assert first_difference("abc", "abd") == 2
+    assert first_difference("", "abd") == 0
+    assert first_difference("xbc", "abd") == 0
+    assert first_difference([1, 2], [1, 2, 3]) == 2

@@ -1,0 +1,145 @@
+"""Modes by header, body, suffix and default; mitigations by name; contradictions."""
+
+from typing import Any
+
+import orjson
+import pytest
+
+from app.determinism.mode import MODE_MITIGATIONS, Mitigation, Mode
+from app.determinism.plan import NO_WISH, OnUnavailable, Plan, Wish, read_headers, resolve
+from app.determinism.request import InferenceRequest, parse
+from app.errors import InvalidRequest, ModeNotImplemented
+
+SERVED = frozenset({"smollm2", "odd@isolated"})
+
+
+def request(**members: Any) -> InferenceRequest:
+    return parse("/v1/chat/completions", orjson.dumps({"model": "smollm2", **members}))
+
+
+def planned(header: Wish = NO_WISH, default: Mode = Mode.STANDARD, **members: Any) -> Plan:
+    return resolve(request(**members), header, default, SERVED)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODE_MITIGATIONS if mode is not Mode.VERIFIED])
+def test_each_way_of_naming_a_mode_gives_the_same_plan(mode: Mode) -> None:
+    """Header, body as a name, body as an object, model suffix and default agree."""
+    plans = [
+        planned(header=Wish(mode)),
+        planned(determinism=mode.value),
+        planned(determinism={"mode": mode.value}),
+        planned(model=f"smollm2@{mode}"),
+        planned(default=mode),
+    ]
+
+    assert [Plan(mode, "smollm2", MODE_MITIGATIONS[mode])] * 5 == plans
+
+
+def test_places_may_agree() -> None:
+    """Naming one mode three times is no contradiction."""
+    plan = planned(header=Wish(Mode.SEEDED), determinism="seeded", model="smollm2@seeded")
+    assert (Mode.SEEDED, "smollm2") == (plan.mode, plan.model)
+
+
+@pytest.mark.parametrize(
+    ("header", "members"),
+    [
+        (Wish(Mode.SEEDED), {"determinism": "isolated"}),
+        (Wish(Mode.SEEDED), {"model": "smollm2@isolated"}),
+        (NO_WISH, {"determinism": {"mode": "standard"}, "model": "smollm2@isolated"}),
+    ],
+)
+def test_places_that_disagree_are_an_error(header: Wish, members: dict[str, Any]) -> None:
+    """No precedence decides for the caller; the error names both places."""
+    with pytest.raises(InvalidRequest, match="contradictory.* but ") as caught:
+        planned(header=header, **members)
+    assert "contradictory_mode" == caught.value.error_code
+
+
+def test_single_mitigations_are_custom_or_add_to_the_mode() -> None:
+    """Named alone they make a custom plan and leave the default out; with a mode they are its union."""
+    alone = planned(determinism={"mitigations": ["pinned_seed"]}, default=Mode.ISOLATED)
+    added = planned(determinism={"mode": "seeded", "mitigations": ["batch_isolation"]})
+
+    assert (Mode.CUSTOM, {Mitigation.PINNED_SEED}) == (alone.mode, alone.mitigations)
+    assert Mode.SEEDED is added.mode
+    assert MODE_MITIGATIONS[Mode.SEEDED] | {Mitigation.BATCH_ISOLATION} == added.mitigations
+    assert added.exclusive
+    assert not alone.exclusive
+
+
+def test_headers_and_body_add_up() -> None:
+    """Mitigations of both places are applied."""
+    plan = planned(header=read_headers(None, "eager, pinned_seed", None), determinism={"mitigations": ["cache_bypass"]})
+    assert {Mitigation.EAGER, Mitigation.PINNED_SEED, Mitigation.CACHE_BYPASS} == plan.mitigations
+    assert {Mitigation.EAGER} == plan.posture_needs
+
+
+@pytest.mark.parametrize(
+    ("value", "param"),
+    [
+        ("strict", "determinism"),
+        ("custom", "determinism"),
+        ({"mode": "exact"}, "determinism.mode"),
+        ({"mode": 3}, "determinism.mode"),
+        ({"mitigations": "eager"}, "determinism.mitigations"),
+        ({"mitigations": ["magic"]}, "determinism.mitigations"),
+        ({"mitigations": [1]}, "determinism.mitigations"),
+        ({"on_unavailable": "ignore"}, "determinism.on_unavailable"),
+        ({"window": 3}, "determinism.window"),
+        (["isolated"], "determinism"),
+        (1, "determinism"),
+    ],
+)
+def test_a_bad_member_is_named(value: object, param: str) -> None:
+    """The error says which field is wrong."""
+    with pytest.raises(InvalidRequest) as caught:
+        planned(determinism=value)
+    assert param == caught.value.param
+    assert param in caught.value.message
+
+
+def test_a_bad_header_is_named() -> None:
+    """Unknown names in headers are refused like those in the body."""
+    for given, name in (
+        (("strict", None, None), "x-determinism-mode"),
+        ((None, "magic", None), "x-determinism-mitigations"),
+        ((None, None, "ignore"), "x-determinism-on-unavailable"),
+    ):
+        with pytest.raises(InvalidRequest, match=name):
+            read_headers(*given)
+
+
+def test_null_says_nothing() -> None:
+    """`"determinism": null` is as good as left out."""
+    assert Mode.STANDARD is planned(determinism=None).mode
+
+
+def test_suffixes() -> None:
+    """A served name is never split; an unknown suffix of a served name is an error; anything else is left to the engine."""
+    assert "odd@isolated" == planned(model="odd@isolated").model
+    assert "other@v2" == planned(model="other@v2").model
+    with pytest.raises(InvalidRequest, match="'model' names no known mode"):
+        planned(model="smollm2@strict")
+
+
+def test_verified_is_known_by_name_only() -> None:
+    """The mode and its mitigation answer 501 until they exist."""
+    for value in ("verified", {"mitigations": ["verification"]}):
+        with pytest.raises(ModeNotImplemented):
+            planned(determinism=value)
+
+
+def test_on_unavailable() -> None:
+    """Reject is the default; places that disagree are an error."""
+    assert OnUnavailable.REJECT is planned(determinism="isolated").on_unavailable
+    assert OnUnavailable.REPORT is planned(determinism={"mode": "isolated", "on_unavailable": "report"}).on_unavailable
+    with pytest.raises(InvalidRequest, match="disagree"):
+        planned(header=Wish(on_unavailable=OnUnavailable.REJECT), determinism={"on_unavailable": "report"})
+
+
+def test_an_error_does_not_grow_with_what_was_sent() -> None:
+    """A megabyte of mode gives a short message."""
+    with pytest.raises(InvalidRequest) as caught:
+        planned(determinism="x" * 1_000_000)
+    assert len(caught.value.message) < 300

@@ -1,0 +1,378 @@
+"""The guard's gate: who is admitted, when, and that nobody leaves a ticket behind."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import pytest
+
+from app.engine.guard import GENERATING_PATHS, Inbox, Message
+from tests.unit.engine.fakes import DISCONNECT, EXCLUSIVE, KEY, SHARED, Call, Replica, body, quiet, read
+
+pytestmark = pytest.mark.anyio
+
+
+def counts(replica: Replica) -> tuple[int, int, int, int]:
+    """The gate: shared, exclusive, waiting shared, waiting exclusive."""
+    gate = replica.app._gate.statistics()  # type: ignore[attr-defined]  # an App, in truth a Guard
+    return gate.shared, gate.exclusive, gate.waiting_shared, gate.waiting_exclusive
+
+
+def error_of(call: Call) -> tuple[int | None, str]:
+    """Status and code of a refusal."""
+    return call.status, json.loads(call.content)["error"]["code"]
+
+
+async def test_exclusive_waits_for_the_others_and_keeps_them_out() -> None:
+    """Two shared requests run together, the exclusive one alone after them, the next shared one after that."""
+    replica = Replica()
+    first, second, alone, last = (replica.call(headers) for headers in (SHARED, SHARED, EXCLUSIVE, SHARED))
+    async with anyio.create_task_group() as group:
+        for call in (first, second, alone, last):
+            group.start_soon(replica.serve, call)
+            await quiet()
+        assert counts(replica) == (2, 0, 1, 1)
+        first.finish.set()
+        second.finish.set()
+        await quiet()
+        assert counts(replica) == (0, 1, 1, 0)
+        alone.finish.set()
+        last.finish.set()
+    assert replica.server.started == [first, second, alone, last]
+    peaks = [call.headers["x-determinism-coresident-peak"] for call in (first, second, alone, last)]
+    assert peaks == ["2", "2", "1", "1"]
+    assert float(alone.headers["x-determinism-admission-wait"]) > 0
+    assert counts(replica) == (0, 0, 0, 0)
+
+
+async def test_a_client_that_leaves_the_queue_is_forgotten() -> None:
+    """Its ticket is gone at once, the server never hears of it, and nothing is sent."""
+    replica = Replica()
+    running, waiting = replica.call(EXCLUSIVE), replica.call(EXCLUSIVE)
+    async with anyio.create_task_group() as group:
+        group.start_soon(replica.serve, running)
+        await quiet()
+        group.start_soon(replica.serve, waiting)
+        await quiet()
+        assert counts(replica) == (0, 1, 0, 1)
+        waiting.wire.put_nowait(DISCONNECT)
+        await quiet()
+        assert counts(replica) == (0, 1, 0, 0)
+        running.finish.set()
+    assert replica.server.started == [running]
+    assert waiting.sent == []
+
+
+async def test_a_body_that_arrives_while_it_waits_is_handed_on_whole() -> None:
+    """Parts from before, during and after the wait reach the server in order, each once."""
+    replica = Replica()
+    running, waiting = replica.call(EXCLUSIVE), replica.call(SHARED, data=None)
+    async with anyio.create_task_group() as group:
+        group.start_soon(replica.serve, running)
+        await quiet()
+        waiting.wire.put_nowait(body(b"one ", more=True))
+        group.start_soon(replica.serve, waiting)
+        await quiet()
+        waiting.wire.put_nowait(body(b"two ", more=True))
+        await quiet()
+        running.finish.set()
+        await quiet()
+        waiting.wire.put_nowait(body(b"three ", more=True))
+        await quiet()
+        waiting.wire.put_nowait(body(b"four"))
+        waiting.finish.set()
+    assert replica.server.bodies == [b"{}", b"one two three four"]
+
+
+async def test_the_server_still_hears_that_a_client_left() -> None:
+    """A disconnect that comes after the wait reaches whoever listens then, also after a listener was cancelled."""
+    replica = Replica()
+    heard: list[Message] = []
+
+    async def work(_: object, receive: Any, send: object) -> None:  # noqa: ANN401, ARG001 - ASGI
+        await read(receive)
+        with anyio.move_on_after(0):
+            await receive()
+        heard.append(await receive())
+
+    running, waiting = replica.call(EXCLUSIVE), replica.call(SHARED)
+    async with anyio.create_task_group() as group:
+        group.start_soon(replica.serve, running)
+        await quiet()
+        group.start_soon(replica.serve, waiting)
+        await quiet()
+        replica.server.work = work
+        running.finish.set()
+        await quiet()
+        waiting.wire.put_nowait(DISCONNECT)
+    assert heard == [DISCONNECT]
+
+
+async def test_a_large_body_is_read_on_after_the_grant() -> None:
+    """Beyond the limit the inbox stops listening, and loses nothing."""
+    parts = [body(bytes(10), more=True) for _ in range(5)] + [body(b"end")]
+    left = list(parts)
+
+    async def receive() -> Message:
+        return left.pop(0)
+
+    inbox, granted = Inbox(receive, limit=25), asyncio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(inbox.until, granted)
+        await quiet()
+        assert len(left) == 3
+        granted.set()
+    assert [await inbox.receive() for _ in parts] == parts
+    inbox.close()
+
+
+async def test_isolation_outlives_the_client() -> None:
+    """A lease ends when the server's handler returns, not when the client leaves."""
+    replica = Replica()
+    running, waiting = replica.call(EXCLUSIVE), replica.call(EXCLUSIVE)
+    async with anyio.create_task_group() as group:
+        group.start_soon(replica.serve, running)
+        await quiet()
+        group.start_soon(replica.serve, waiting)
+        running.wire.put_nowait(DISCONNECT)
+        await quiet()
+        assert counts(replica) == (0, 1, 0, 1)
+        running.finish.set()
+        waiting.finish.set()
+    assert replica.server.started == [running, waiting]
+
+
+@pytest.mark.parametrize("headers", [SHARED, EXCLUSIVE, {}])
+async def test_a_failing_server_frees_the_gate(headers: dict[str, str]) -> None:
+    """Its error passes through, and the lease ends."""
+    replica = Replica()
+
+    async def work(*_: object) -> None:
+        raise RuntimeError("the handler broke")
+
+    replica.server.work = work
+    with pytest.raises(RuntimeError, match="the handler broke"):
+        await replica.serve(replica.call(headers))
+    assert counts(replica) == (0, 0, 0, 0)
+
+
+async def test_cancellation_at_any_moment_frees_the_gate() -> None:
+    """A guard that is cancelled while it runs, waits, or waits for the engine to be empty leaves nothing."""
+    replica = Replica()
+    async with anyio.create_task_group() as group:
+        for headers in (EXCLUSIVE, SHARED, EXCLUSIVE):
+            group.start_soon(replica.serve, replica.call(headers))
+            await quiet()
+        assert counts(replica) == (0, 1, 1, 1)
+        group.cancel_scope.cancel()
+    assert counts(replica) == (0, 0, 0, 0)
+    replica.engine.unfinished = 1
+    async with anyio.create_task_group() as group:
+        group.start_soon(replica.serve, replica.call(EXCLUSIVE))
+        with anyio.fail_after(1):
+            while counts(replica) != (0, 1, 0, 0):
+                await anyio.lowlevel.checkpoint()
+        group.cancel_scope.cancel()
+    assert counts(replica) == (0, 0, 0, 0)
+
+
+async def test_exclusive_waits_until_the_engine_is_empty() -> None:
+    """What the gate cannot see (an abort on its way, a background response) is waited for before it runs."""
+    replica = Replica()
+    replica.engine.unfinished = 1
+    call = replica.call(EXCLUSIVE)
+    call.finish.set()
+    async with anyio.create_task_group() as group:
+        group.start_soon(replica.serve, call)
+        with anyio.fail_after(1):
+            while counts(replica) != (0, 1, 0, 0):
+                await anyio.lowlevel.checkpoint()
+        assert replica.server.started == []
+        replica.engine.unfinished = 0
+    assert call.status == 200
+
+
+async def test_the_lease_lasts_until_the_engine_is_empty() -> None:
+    """A request that goes on in the engine after its answer keeps the others out."""
+    replica = Replica()
+
+    async def work(*_: object) -> None:
+        replica.engine.unfinished = 1
+
+    replica.server.work = work
+    async with anyio.create_task_group() as group:
+        group.start_soon(replica.serve, replica.call(EXCLUSIVE))
+        with anyio.fail_after(1):
+            while not replica.server.started:
+                await anyio.lowlevel.checkpoint()
+        for _ in range(10):
+            await anyio.lowlevel.checkpoint()
+        assert counts(replica) == (0, 1, 0, 0)
+        replica.engine.unfinished = 0
+    assert counts(replica) == (0, 0, 0, 0)
+
+
+async def test_an_engine_that_does_not_empty_refuses_isolation() -> None:
+    """After the deadline it is a clear 503, never a run in company; and a client may leave before that."""
+    replica = Replica(drain_deadline=0.02)
+    replica.engine.unfinished = 1
+    refused = replica.call(EXCLUSIVE)
+    await replica.serve(refused)
+    assert error_of(refused) == (503, "determinism_unavailable")
+    gone = replica.call(EXCLUSIVE)
+    gone.wire.put_nowait(DISCONNECT)
+    await replica.serve(gone)
+    assert replica.server.started == []
+    assert counts(replica) == (0, 0, 0, 0)
+
+
+async def test_a_dead_engine_does_not_hold_the_gate() -> None:
+    """Its unfinished requests never finish; the server's own error is the answer."""
+    replica = Replica(drain_deadline=60)
+    replica.engine.unfinished, replica.engine.errored = 3, True
+    call = replica.call(EXCLUSIVE)
+    call.finish.set()
+    with anyio.fail_after(1):
+        await replica.serve(call)
+    assert replica.server.started == [call]
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, None),
+        ({"x-determinism-admission": "exclusive"}, None),
+        ({"x-determinism-admission": "nonsense"}, None),
+        ({"x-determinism-guard-key": "wrong"}, None),
+        ({**SHARED, "x-determinism-guard-key": "wrong"}, None),
+        ({**EXCLUSIVE, "x-determinism-guard-key": "wrong"}, (403, "forbidden")),
+        ({**EXCLUSIVE, "x-determinism-guard-key": ""}, (403, "forbidden")),
+        ({**SHARED, "x-determinism-admission": "private"}, (400, "invalid_request")),
+    ],
+)
+async def test_keys_decide_who_may_be_alone(headers: dict[str, str], expected: tuple[int, str] | None) -> None:
+    """Who holds no key is admitted shared and told nothing; who shows a wrong one is refused what needs it."""
+    replica = Replica()
+    call = replica.call(headers)
+    call.finish.set()
+    async with anyio.create_task_group() as group:
+        other = replica.call(SHARED)
+        group.start_soon(replica.serve, other)
+        await quiet()
+        group.start_soon(replica.serve, call)
+        await quiet()
+        other.finish.set()
+    if expected is None:
+        assert call.status == 200
+        assert "x-determinism-coresident-peak" not in call.headers
+        assert other.headers["x-determinism-coresident-peak"] == "2"
+    else:
+        assert error_of(call) == expected
+
+
+@pytest.mark.parametrize(("servers", "environ"), [(2, {"REPRISE_GUARD_KEY": KEY}), (None, None), (1, {})])
+async def test_isolation_that_cannot_be_honoured_is_refused(
+    servers: int | None, environ: dict[str, str] | None
+) -> None:
+    """Several API servers, an unknown number of them, or no key: 503 with the code that the gateway knows."""
+    replica = Replica(environ)
+    replica.state.vllm_config.parallel_config = SimpleNamespace(**({"_api_process_count": servers} if servers else {}))
+    call = replica.call(EXCLUSIVE)
+    await replica.serve(call)
+    assert error_of(call) == (503, "determinism_unavailable")
+    assert replica.server.started == []
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/invocations", "/score"])
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        (None, 401),
+        ("Bearer wrong", 401),
+        ("Basic one", 401),
+        ("one", 401),
+        ("Bearer one", 200),
+        ("bearer two", 200),
+    ],
+)
+async def test_the_engines_key_is_checked_before_anything_queues(
+    authorization: str | None, status: int, path: str
+) -> None:
+    """Without it nobody takes a place, on no path that generates; each configured key opens."""
+    replica = Replica()
+    replica.state.args.api_key = ["one", "two"]
+    running = replica.call({**EXCLUSIVE, "authorization": "Bearer one"})
+    call = replica.call({} if authorization is None else {"Authorization": authorization}, path)
+    async with anyio.create_task_group() as group:
+        group.start_soon(replica.serve, running)
+        await quiet()
+        group.start_soon(replica.serve, call)
+        await quiet()
+        assert counts(replica)[2] == (1 if status == 200 else 0)
+        assert call.status == (None if status == 200 else 401)
+        running.finish.set()
+        call.finish.set()
+    assert call.status == status
+
+
+async def test_the_key_of_the_environment_counts_where_no_flag_is_given() -> None:
+    """VLLM_API_KEY is what vLLM itself falls back to."""
+    replica = Replica({"VLLM_API_KEY": "sk"})
+    call = replica.call({})
+    await replica.serve(call)
+    assert error_of(call) == (401, "invalid_api_key")
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "path"),
+    [
+        ("http", "GET", "/v1/models"),
+        ("http", "GET", "/health"),
+        ("http", "OPTIONS", "/v1/completions"),
+        ("http", "GET", "/v1/completions"),
+        ("http", "POST", "/tokenize"),
+        ("websocket", "GET", "/elsewhere"),
+    ],
+)
+async def test_whatever_puts_no_work_on_the_engine_passes(kind: str, method: str, path: str) -> None:
+    """It does not queue behind an exclusive request, and its headers are as sent."""
+    replica = Replica()
+    running, passing = replica.call(EXCLUSIVE), replica.call(EXCLUSIVE, path, method=method, kind=kind)
+    passing.finish.set()
+    async with anyio.create_task_group() as group:
+        group.start_soon(replica.serve, running)
+        await quiet()
+        with anyio.fail_after(1):
+            await replica.serve(passing)
+        running.finish.set()
+    assert replica.server.scopes[-1]["headers"] == passing.scope["headers"]
+
+
+@pytest.mark.parametrize("path", sorted(GENERATING_PATHS))
+async def test_every_generating_path_queues_and_our_headers_stay_here(path: str) -> None:
+    """Also below a root path; the key never reaches the server."""
+    replica = Replica()
+    call = replica.call({**EXCLUSIVE, "x-other": "kept"}, "/prefix" + path)
+    call.scope["root_path"] = "/prefix"
+    call.finish.set()
+    await replica.serve(call)
+    assert call.headers["x-determinism-coresident-peak"] == "1"
+    assert replica.server.scopes[0]["headers"] == [(b"x-other", b"kept")]
+
+
+async def test_a_realtime_session_is_a_shared_request() -> None:
+    """It holds a shared lease while it is open, and needs the engine's key."""
+    replica = Replica()
+    session = replica.call(EXCLUSIVE, "/v1/realtime", kind="websocket", data=None)
+    async with anyio.create_task_group() as group:
+        group.start_soon(replica.serve, session)
+        await quiet()
+        assert counts(replica) == (1, 0, 0, 0)
+        session.finish.set()
+    assert counts(replica) == (0, 0, 0, 0)
+    replica.state.args.api_key = ["one"]
+    refused = replica.call({}, "/v1/realtime", kind="websocket", data=None)
+    await replica.serve(refused)
+    assert [(message["type"], message["code"]) for message in refused.sent] == [("websocket.close", 1008)]
