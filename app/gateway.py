@@ -5,7 +5,6 @@ connection closes (which makes vLLM abort the request) before the lease ends, an
 leaves cancels the task that runs `handle`; there is no other path for it.
 """
 
-import secrets
 from dataclasses import dataclass
 
 import orjson
@@ -62,7 +61,7 @@ class Gateway:
         with self._observatory.exchange(call.request_id) as exchange:
             request = parse(call.path, call.body)
             plan = resolve(request, call.wish, self._policy.default_mode, self._scheduler.served)
-            pinned = pin(request, plan, salt=secrets.token_hex(16), tiny=self._policy.tiny_temperature)
+            pinned = pin(request, plan, salt=call.request_id, tiny=self._policy.tiny_temperature)
             exchange.planned(request, plan, pinned.sampling)
             async with self._scheduler.lease(plan) as lease:
                 exchange.leased(lease.replica.name, lease.status.digest, lease.admission, lease.waited)

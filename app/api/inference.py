@@ -5,8 +5,7 @@ Reads the call, watches for the client leaving, and lets the gateway answer.
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Final
 
 from app.determinism.plan import MITIGATIONS_HEADER, MODE_HEADER, ON_UNAVAILABLE_HEADER, NO_WISH, Wish, read_headers
@@ -51,7 +50,7 @@ class InferenceApp:
                 raise MethodNotAllowed(f"{scope['path']} takes POST, not {scope['method'][:20]}.")
             wish = _read_wish(headers)
             body = await self._read_body(headers, receive)
-            async with _leaving(receive, reply):
+            async with _Leaving(receive, reply):
                 await self._gateway.handle(Call(scope["path"], body, headers, wish, request_id), reply)
         except ClientGone:
             return
@@ -98,31 +97,39 @@ class InferenceApp:
             message = await receive()
 
 
-@asynccontextmanager
-async def _leaving(receive: Receive, reply: Reply) -> AsyncIterator[None]:
-    """Cancel the block when the client leaves, and raise ClientGone in its place.
+class _Leaving:
+    """Cancels the block when the client leaves, and raises ClientGone in its place.
 
     A task that waits for the disconnect, instead of a wrapper around each await: the client may leave while the request
     queues, while the engine computes, or between two chunks.
     """
-    worker = asyncio.current_task()
-    gone = asyncio.ensure_future(_disconnected(receive))
-    inside = True
 
-    def cancel(_: object) -> None:
-        if inside and worker is not None and not gone.cancelled() and not reply.finished:
-            worker.cancel()
+    __slots__ = ("_gone", "_inside", "_receive", "_reply", "_worker")
 
-    gone.add_done_callback(cancel)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if worker is not None and gone.done() and not gone.cancelled() and worker.uncancel() == 0:
-            raise ClientGone from None
-        raise
-    finally:
-        inside = False
-        gone.cancel()
+    def __init__(self, receive: Receive, reply: Reply) -> None:
+        self._receive = receive
+        self._reply = reply
+        self._inside = False
+
+    async def __aenter__(self) -> None:
+        self._worker = asyncio.current_task()
+        self._inside = True
+        self._gone = asyncio.ensure_future(_disconnected(self._receive))
+        self._gone.add_done_callback(self._cancel)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._inside = False
+        if self._gone.done() and not self._gone.cancelled() and kind is asyncio.CancelledError:
+            if self._worker is not None and self._worker.uncancel() == 0:
+                raise ClientGone from None
+        else:
+            self._gone.cancel()
+
+    def _cancel(self, gone: asyncio.Future[None]) -> None:
+        if self._inside and self._worker is not None and not gone.cancelled() and not self._reply.finished:
+            self._worker.cancel()
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -8,6 +8,7 @@ Single mitigations add to the mode; named alone they make the mode ``custom``.
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final
 
 from app.determinism.mode import (
@@ -167,7 +168,9 @@ def _plan(mode: Mode, model: str | None, header: Wish, body: Wish) -> Plan:
     return Plan(mode, model, mitigations, next(iter(choices), None) or OnUnavailable.REJECT)
 
 
+@lru_cache(maxsize=64)
 def _standard(model: str | None) -> Plan:
+    """The plan of most requests; a value, so one serves all."""
     return Plan(Mode.STANDARD, model)
 
 

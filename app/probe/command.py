@@ -39,7 +39,7 @@ def _measure(experiment: Experiment, *, as_json: bool) -> int:
             anyio.run(probe.run)
         except KeyboardInterrupt:
             interrupted = True
-    if interrupted and not probe.rows:
+    if interrupted and not any(row.answers or row.reason for row in probe.rows):
         sys.stderr.write("reprise probe: interrupted before the first answer\n")
         return EXIT_INTERRUPTED
     report = _report(experiment, probe, interrupted=interrupted)

@@ -4,13 +4,15 @@ import argparse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
 from app.determinism.mode import Mode
 from app.determinism.output import CHAT_PATH, TEXT_PATH
 from app.probe.prompts import BUILT_IN
+
+_HIGHEST_PORT: Final = 65_535
 
 
 class NotMeasurable(Exception):
@@ -108,8 +110,9 @@ class Experiment:
 def _base_url(text: str) -> str:
     try:
         url = httpx.URL(text)
-        valid = url.scheme in {"http", "https"} and bool(url.host) and not (url.query or url.fragment or url.userinfo)
-    except httpx.InvalidURL:
+        plain = not (url.query or url.fragment or url.userinfo) and (url.port or 1) <= _HIGHEST_PORT
+        valid = plain and url.scheme in {"http", "https"} and bool(url.host)
+    except (httpx.InvalidURL, UnicodeError):
         valid = False
     if not valid:
         raise NotMeasurable(f"--url: {text!r} is not an http or https address")

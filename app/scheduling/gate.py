@@ -169,11 +169,12 @@ class Gate:
 
     async def acquire(self, admission: Admission) -> Ticket:
         """Wait for a grant. Cancelled while it waits, or between grant and wake-up, it leaves nothing behind."""
-        granted = asyncio.Event()
-        ticket = self.enqueue(admission, granted.set)
+        wake = _Wake()
+        ticket = self.enqueue(admission, wake)
         if not ticket.granted:
+            wake.waiter = asyncio.get_running_loop().create_future()
             try:
-                await granted.wait()
+                await wake.waiter
             except BaseException:
                 self.release(ticket)
                 raise
@@ -187,3 +188,16 @@ class Gate:
             yield ticket
         finally:
             self.release(ticket)
+
+
+class _Wake:
+    """Tells one waiting coroutine of its grant; costs no future where the grant came at once."""
+
+    __slots__ = ("waiter",)
+
+    def __init__(self) -> None:
+        self.waiter: asyncio.Future[None] | None = None
+
+    def __call__(self) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)

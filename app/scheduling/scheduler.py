@@ -10,10 +10,9 @@ only counts. For a replica without one the gate runs here, and an exclusive leas
 nothing running and nothing waiting: a request whose client left may still be computing.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Final
 
 from app.determinism.mode import POSTURE_MITIGATIONS, Mitigation
@@ -85,7 +84,7 @@ class Scheduler:
         self.slots = {replica: Slot(replica, exclusive_run) for replica in replicas}
         self.served: frozenset[str] = frozenset()
         self._prober = prober
-        self._clock = clock
+        self.clock = clock
         self._drain_timeout = drain_timeout
         self._drain_interval = drain_interval
 
@@ -99,27 +98,13 @@ class Scheduler:
         """Whether at least one replica is healthy."""
         return any(slot.status.healthy for slot in self.slots.values())
 
-    @asynccontextmanager
-    async def lease(self, plan: Plan) -> AsyncIterator[Lease]:
-        """Hold a replica that fits the plan.
+    def lease(self, plan: Plan) -> "_Leasing":
+        """Hold a replica that fits the plan, as an async context manager.
 
-        Raises ModelNotFound, NotReady (no healthy replica), or DeterminismUnavailable naming the mitigation and the reason.
+        Entering raises ModelNotFound, NotReady (no healthy replica), or DeterminismUnavailable naming the mitigation and the
+        reason.
         """
-        slot, missing = self.choose(plan)
-        admission = Admission.EXCLUSIVE if plan.exclusive and Mitigation.BATCH_ISOLATION not in missing else Admission.SHARED
-        started = self._clock()
-        status = slot.status
-        slot.leases += 1
-        try:
-            if status.guarded:
-                yield self._lease(plan, slot, status, admission, missing, 0.0, None)
-                return
-            async with slot.gate.lease(admission) as ticket:
-                if admission is Admission.EXCLUSIVE:
-                    await self._prove_drained(slot)
-                yield self._lease(plan, slot, status, admission, missing, self._clock() - started, ticket)
-        finally:
-            slot.leases -= 1
+        return _Leasing(self, plan)
 
     def choose(self, plan: Plan) -> tuple[Slot, Mapping[Mitigation, str]]:
         """The slot for a plan, and what it lacks (empty unless the caller wants a report). Raises as `lease` does."""
@@ -140,22 +125,7 @@ class Scheduler:
             raise DeterminismUnavailable(_unavailable_text(plan, candidates), param="determinism")
         return best
 
-    def _lease(  # noqa: PLR0913 - a private constructor with the plan's facts in one place
-        self,
-        plan: Plan,
-        slot: Slot,
-        status: ReplicaStatus,
-        admission: Admission,
-        missing: Mapping[Mitigation, str],
-        waited: float,
-        ticket: Ticket | None,
-    ) -> Lease:
-        extra = frozenset(mitigation for mitigation in plan.welcome if status.provides(mitigation).held)
-        applied = (plan.mitigations | extra) - missing.keys() if plan.mitigations else frozenset()
-        ordered = tuple(mitigation for mitigation in Mitigation if mitigation in applied) if applied else ()
-        return Lease(slot.replica, status, admission, ordered, missing, waited, ticket)
-
-    async def _prove_drained(self, slot: Slot) -> None:
+    async def prove_drained(self, slot: Slot) -> None:
         drained = await self._prober.drained(slot.replica, deadline=self._drain_timeout, interval=self._drain_interval)
         if not drained:
             raise DeterminismUnavailable(
@@ -163,6 +133,58 @@ class Scheduler:
                 f"{self._drain_timeout:g} s; other clients reach it past this gateway.",
                 param="determinism",
             )
+
+
+class _Leasing:
+    """The lease of one request. A class and not a generator: every request passes here."""
+
+    __slots__ = ("_plan", "_scheduler", "_slot", "_ticket")
+
+    def __init__(self, scheduler: Scheduler, plan: Plan) -> None:
+        self._scheduler = scheduler
+        self._plan = plan
+        self._slot: Slot | None = None
+        self._ticket: Ticket | None = None
+
+    async def __aenter__(self) -> Lease:
+        slot, missing = self._scheduler.choose(self._plan)
+        isolated = self._plan.exclusive and Mitigation.BATCH_ISOLATION not in missing
+        admission = Admission.EXCLUSIVE if isolated else Admission.SHARED
+        status = slot.status
+        slot.leases += 1
+        self._slot = slot
+        if status.guarded:
+            return Lease(slot.replica, status, admission, _applied(self._plan, status, missing), missing, 0.0, None)
+        started = self._scheduler.clock()
+        try:
+            self._ticket = ticket = await slot.gate.acquire(admission)
+            if isolated:
+                await self._scheduler.prove_drained(slot)
+        except BaseException:
+            self._release(slot)
+            raise
+        waited = self._scheduler.clock() - started
+        return Lease(slot.replica, status, admission, _applied(self._plan, status, missing), missing, waited, ticket)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._slot is not None:
+            self._release(self._slot)
+
+    def _release(self, slot: Slot) -> None:
+        slot.leases -= 1
+        if self._ticket is not None:
+            slot.gate.release(self._ticket)
+
+
+def _applied(plan: Plan, status: ReplicaStatus, missing: Mapping[Mitigation, str]) -> tuple[Mitigation, ...]:
+    """What of a plan a replica honours, and what it adds, in the order of the vocabulary."""
+    if not plan.mitigations:
+        return ()
+    extra = frozenset(mitigation for mitigation in plan.welcome if status.provides(mitigation).held)
+    applied = (plan.mitigations | extra) - missing.keys()
+    return tuple(mitigation for mitigation in Mitigation if mitigation in applied)
 
 
 def _unavailable_text(plan: Plan, candidates: list[tuple[Slot, Mapping[Mitigation, str]]]) -> str:

@@ -39,8 +39,8 @@ class Options:
     device: str
     upstreams: tuple[str, ...]
     dry_run: bool
-    start_timeout: float
-    """Seconds until a start that shows no end is given up."""
+    start_timeout: float | None
+    """Seconds until a start that shows no end is given up; None leaves that to the program that starts."""
 
 
 def parse(arguments: Sequence[str]) -> Options:
@@ -95,9 +95,8 @@ def _parser() -> LineParser:
     parser.add_argument(
         "--start-timeout",
         type=_seconds,
-        default=1800.0,
         metavar="SECONDS",
-        help="give up when engine or gateway is not ready after this long (%(default)g)",
+        help="give up when a program is not ready after this long (engine: 1800, gateway: 60)",
     )
     return parser
 
@@ -128,6 +127,9 @@ def _url(text: str) -> str:
         usable = False
     if not usable:
         message = f"{text!r} is no http:// or https:// URL"
+        raise argparse.ArgumentTypeError(message)
+    if "@" in text:
+        message = "a URL with credentials would be shown to everybody; use REPRISE_UPSTREAM_API_KEY"
         raise argparse.ArgumentTypeError(message)
     return text
 

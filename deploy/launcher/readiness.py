@@ -26,6 +26,17 @@ class Answer:
         """Whether the answer is 200."""
         return self.status == OK
 
+    @property
+    def problem(self) -> str:
+        """Why a server says that it is not ready, in one line; the gateway names each replica's own reason."""
+        if self.status == 0:
+            return "no answer"
+        try:
+            replicas = json.loads(self.body)["replicas"]
+            return "; ".join(f"{one['replica']}: {one['problem']}" for one in replicas)
+        except (ValueError, LookupError, TypeError):
+            return f"status {self.status}"
+
 
 def ask(url: str) -> Answer:
     """GET ``url``. Never raises for what a server does or fails to do."""

@@ -50,10 +50,7 @@ def gateway(layout: Layout, *, development: bool) -> Installation:
 
 
 def engine(layout: Layout, device: str) -> Installation:
-    """The engine's environment: the CPU build of vLLM or, for ``cuda``, the ordinary one.
-
-    Nothing is compiled ahead: most of what vLLM brings is never imported, and the rest compiles itself at first use.
-    """
+    """The engine's environment: the CPU build of vLLM or, for ``cuda``, the ordinary one."""
     pins = layout.root / "deploy" / "engine"
     python = layout.engine_environment / "bin" / "python"
     if device == "cuda":
@@ -61,21 +58,16 @@ def engine(layout: Layout, device: str) -> Installation:
         packages: tuple[Command, ...] = (
             Command(
                 "installing the engine (vLLM for CUDA: several GB)",
-                (str(python), *PIP, "--no-compile", "-r", str(files[0])),
+                (str(python), *PIP, "-r", str(files[0])),
             ),
         )
     else:
         files = [pins / "torch-cpu.txt", pins / "requirements-cpu.txt"]
-        torch = (str(python), *PIP, "--no-compile", "--no-deps", "-r", str(files[0]))
+        torch = (str(python), *PIP, "--no-deps", "-r", str(files[0]))
         label = "installing torch for the engine (1 of 2)"
         packages = (
             Command(label, torch, fallback=Command(label, (*torch, "--extra-index-url", TORCH_CPU_INDEX))),
-            _locked(
-                "installing the engine (2 of 2; vLLM's CPU build takes a minute or two)",
-                python,
-                files[1],
-                "--no-compile",
-            ),
+            _locked("installing the engine (2 of 2; vLLM's CPU build takes a minute or two)", python, files[1]),
         )
     return Installation(
         name="engine",
@@ -131,8 +123,8 @@ def gateway_start(layout: Layout, options: Options, guard_key: str | None) -> Co
     return Command("starting the gateway", argv, secrets=secrets)
 
 
-def _locked(label: str, python: Path, lock: Path, *flags: str) -> Command:
-    return Command(label, (str(python), *PIP, *flags, "--no-deps", "--require-hashes", "-r", str(lock)))
+def _locked(label: str, python: Path, lock: Path) -> Command:
+    return Command(label, (str(python), *PIP, "--no-deps", "--require-hashes", "-r", str(lock)))
 
 
 def _project(layout: Layout, python: Path) -> Command:

@@ -20,6 +20,7 @@ from launcher.options import Options
 from launcher.processes import TICK, Exited, Supervisor
 from launcher.terminal import Progress
 
+START_LIMITS = {"engine": 1800.0, "gateway": 60.0}  # seconds; compiling a large model takes its time
 ENGINE_GRACE = 20.0  # seconds: vLLM's server ends its workers itself when it is given the time
 GATEWAY_GRACE = 35.0  # seconds: the gateway itself lets answers in flight finish for 30
 
@@ -118,7 +119,8 @@ class Launch:
         """Start a program and wait until ``url`` answers 200. Raises LaunchError when it ends or takes too long."""
         log = self.layout.log(name)
         log.unlink(missing_ok=True)
-        deadline = time.monotonic() + self._options.start_timeout
+        limit = self._options.start_timeout or START_LIMITS[name]
+        deadline = time.monotonic() + limit
         with self._progress.step(command.label):
             supervisor.start(name, command, log, grace=grace)
             while True:
@@ -130,9 +132,7 @@ class Launch:
                     _raise_if_ended(supervisor.wait(TICK))
                     return
                 if time.monotonic() > deadline:
-                    said = answer.body.decode(errors="replace")[:500] or "nothing"
-                    limit = f"{self._options.start_timeout:g} s"
-                    raise LaunchError(f"the {name} was not ready after {limit}; {url} says: {said}", log=log)
+                    raise LaunchError(f"the {name} was not ready after {limit:g} s: {answer.problem}", log=log)
 
     def _watch(self, supervisor: Supervisor) -> int:
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.readiness import Answer
 from tests.deploy.conftest import ROOT, Checkout
 
 DEADLINE = 60  # seconds; nothing here should need one
@@ -104,6 +105,7 @@ def test_dry_run_honours_every_flag(tmp_path: Path) -> None:
         (("--port", "eighty"), "--port"),
         (("--profile", "fast"), "--profile"),
         (("--upstream", "localhost:8001"), "--upstream"),
+        (("--upstream", "http://user:secret@one"), "REPRISE_UPSTREAM_API_KEY"),
         (("--upstream", "http://one", "--model", "x"), "--model"),
         (("--port", "9000", "--engine-port", "9000"), "both 9000"),
         (("--no-such-flag",), "--no-such-flag"),
@@ -235,7 +237,21 @@ def test_an_engine_that_is_never_ready_is_given_up(checkout: Checkout, ports: tu
     out, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1
     assert "is ready at" not in out
-    assert "was not ready after 0.1 s" in errors.splitlines()[-1]
+    assert "the engine was not ready after 0.1 s" in errors.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (Answer(0, b""), "no answer"),
+        (Answer(503, b""), "status 503"),
+        (Answer(503, b'{"replicas": [{"replica": "a:1", "problem": "refused"}, {"replica": "b:2", "problem": "401"}]}'),
+         "a:1: refused; b:2: 401"),
+    ],
+)  # fmt: skip
+def test_what_keeps_a_server_from_being_ready_is_one_line(answer: Answer, problem: str) -> None:
+    """The reason that a server gives becomes part of the one line; no answer is a reason too."""
+    assert answer.problem == problem
 
 
 def test_a_stop_before_ready_is_no_success(checkout: Checkout, ports: tuple[str, str]) -> None:

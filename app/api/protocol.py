@@ -1,0 +1,54 @@
+"""uvicorn's HTTP protocol, with head and body of a unary answer written in one system call instead of two.
+
+A write is the dearest single step of a small answer. The head is held back for the rest of the event loop's turn: a unary
+answer's body follows within it and goes out with the head; the head of a stream goes out alone at its end.
+"""
+
+import asyncio
+from typing import Any, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_HEAD = b"HTTP/1.1 "
+
+
+class _Corked:
+    """A transport that joins a head and the write that follows it."""
+
+    __slots__ = ("_held", "_loop", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held: bytes | None = None
+
+    def write(self, data: bytes) -> None:
+        """Hold a head; write anything else, after what was held."""
+        if self._held is not None:
+            data, self._held = self._held + data, None
+        elif data.startswith(_HEAD):
+            self._held = data
+            self._loop.call_soon(self._flush)
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Write what is held, then close."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._held is not None:
+            data, self._held = self._held, None
+            self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever else uvicorn asks of its transport
+        return getattr(self._transport, name)
+
+
+class CorkedProtocol(HttpToolsProtocol):
+    """The protocol class for `uvicorn.Config(http=...)`."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        """Put the cork between uvicorn and the transport."""
+        super().connection_made(cast(asyncio.Transport, _Corked(transport, self.loop)))
