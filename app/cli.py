@@ -5,13 +5,15 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from app.engine.launch import add_arguments as add_engine_arguments
-from app.engine.launch import run as run_engine
+from app import __version__
+from app.engine.command import add_arguments as add_engine_arguments
+from app.engine.command import run as run_engine
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit status is returned. Errors are one line on standard error."""
     parser = argparse.ArgumentParser(prog="reprise", description="Deterministic LLM serving at the gateway.")
+    parser.add_argument("--version", action="version", version=f"reprise {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="run the gateway"))
     add_engine_arguments(commands.add_parser("engine", help="run (or print) a vLLM with the guard and an engine profile"))

@@ -293,7 +293,7 @@ def _chat_template_digest(state: object) -> str | None:
 
 
 def model_digests(state: object, limit: int) -> dict[str, Fact]:
-    """Digests of the weights and tokenizer files on disk, and the revision. Reads up to ``limit`` bytes of weights.
+    """Digests of weights (with config.json) and tokenizer, and the revision. Weights of up to ``limit`` bytes are read.
 
     Blocking; run it in a thread. hashlib lets other threads run while it digests.
     """
@@ -326,7 +326,7 @@ def _weights_digest(folder: Path, limit: int) -> str | None:
     files = next((found for pattern in _WEIGHT_PATTERNS if (found := sorted(folder.glob(pattern)))), [])
     if sum(path.stat().st_size for path in files) > limit:
         return None
-    return _files_digest(files)
+    return _files_digest([*files, *folder.glob("config.json")]) if files else None
 
 
 def _files_digest(paths: Iterable[Path]) -> str | None:

@@ -55,6 +55,7 @@ class EngineProfile:
     purpose: str
     argv: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, str] = field(default_factory=dict)
     by_target: Mapping[Target, Mapping[str, str]] = field(default_factory=dict)
     batch_invariance: bool = False
 
@@ -69,7 +70,7 @@ class EngineProfile:
             environment["VLLM_BATCH_INVARIANT"] = "1"
         return Rendering(
             environment=MappingProxyType(environment),
-            defaults=_DEFAULTS[target],
+            defaults=MappingProxyType({**_DEFAULTS[target], **self.defaults}),
             argv=_GUARD_ARGV + self.argv,
         )
 
@@ -111,7 +112,10 @@ DETERMINISTIC: Final = EngineProfile(
         # Without it a model's own generation_config.json fills in the sampling fields that a caller leaves out.
         *("--generation-config", "vllm"),
     ),
-    environment=MappingProxyType({TORCH_DETERMINISTIC: "on", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}),
+    environment=MappingProxyType({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}),
+    # An operator may set warn_only: torch refuses an operation that has no deterministic form by raising, which ends
+    # vLLM's engine. On a CPU none refuses for the bundled model, with every sampling option and endpoint tried.
+    defaults=MappingProxyType({TORCH_DETERMINISTIC: "on"}),
     by_target=MappingProxyType({Target.CPU: MappingProxyType({"VLLM_CPU_ATTN_SPLIT_KV": "0"})}),
     batch_invariance=True,
 )

@@ -107,7 +107,8 @@ class Exchange:
         assert self._request is not None  # noqa: S101 - the order of calls; never depends on input
         self._status = status
         self._peak = peak
-        self._observatory.metrics.admission_wait[self._admission].observe(self._waited + waited)
+        self._waited += waited
+        self._observatory.metrics.admission_wait[self._admission].observe(self._waited)
         self._watch = StreamWatch(self._request.path) if stream else UnaryWatch(self._request.path)
 
     def feed(self, piece: bytes) -> None:
@@ -126,6 +127,7 @@ class Exchange:
         if self._peak is not None:
             self._bound.coresident_peak.observe(self._peak)
             facts.append(("coresident_peak", self._peak))
+        facts.append(("admission_wait", round(self._waited, 6)))
         if self._status < 400 and self._watch is not None:  # noqa: PLR2004 - HTTP's border between answers and errors
             output = self._watch.output()
             verdict = self._submit(output, self._skip())

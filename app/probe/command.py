@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from app.determinism.mode import Mode
 from app.probe.document import to_document
 from app.probe.experiment import Experiment, NotMeasurable
-from app.probe.report import EXIT_INTERRUPTED, EXIT_NOT_MEASURED, Report, notes, render_table
+from app.probe.report import EXIT_INTERRUPTED, EXIT_NOT_MEASURED, Report, notes, render_tables
 from app.probe.runner import Probe, Watch
 
 _WIDTH_WITHOUT_TERMINAL: Final = 160
@@ -64,7 +64,8 @@ def _print(report: Report) -> None:
     if not console.is_terminal:
         # A file or a pipe has no width of its own, and a wrapped table is hard to read and to search.
         console.width = _WIDTH_WITHOUT_TERMINAL
-    console.print(render_table(report))
+    for table in render_tables(report, console.width):
+        console.print(table)
     for note in notes(report):
         console.print(note, markup=False)
 

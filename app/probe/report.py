@@ -1,8 +1,8 @@
 """What a run found, and how it reads: the table for people, the sentences beside it, the exit status. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from rich import box
 from rich.table import Table
@@ -11,7 +11,7 @@ from rich.text import Text
 from app.determinism.mode import DETERMINISTIC_MODES, MODE_MITIGATIONS, Mitigation, Mode
 from app.determinism.statistics import rate_text
 from app.probe.experiment import Experiment
-from app.probe.tally import Row, Spread, Status, WaitSource
+from app.probe.tally import Row, Status, WaitSource
 
 EXIT_FINE: Final = 0
 EXIT_DIVERGED: Final = 1
@@ -47,26 +47,28 @@ class Report:
         return EXIT_FINE
 
 
-def render_table(report: Report) -> Table:
-    """The table: one line per mode."""
-    table = Table(title=_title(report), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("mode", no_wrap=True)
-    table.add_column("repeats", justify="right")
-    table.add_column("distinct\noutputs", justify="right")
-    table.add_column("diverged", overflow="fold", min_width=18)
-    table.add_column("first fork")
-    table.add_column("co-resident\npeak", justify="right")
-    table.add_column("tokens/s", justify="right")
-    table.add_column("load\ntokens/s", justify="right")
-    table.add_column("added wait\nmedian / p95", justify="right", no_wrap=True)
-    for row in report.rows:
-        table.add_row(*(Text(cell, style=_style(row)) for cell in _cells(row)))
-    return table
+def render_tables(report: Report, width: int) -> tuple[Table, ...]:
+    """One line per mode, in one table, or in two where ``width`` (characters) is too small for all the columns."""
+    if width >= _WIDTH_OF_ALL_COLUMNS:
+        return (_table(report, _COLUMNS, _title(report)),)
+    return _table(report, _COLUMNS[:_FIRST_HALF], _title(report)), _table(
+        report, (_COLUMNS[0], *_COLUMNS[_FIRST_HALF:])
+    )
 
 
 def notes(report: Report) -> tuple[str, ...]:
     """What must be said beside the figures, the closing sentence last."""
     return (*_findings(report), *_doubts(report), _closing(report))
+
+
+def _table(report: Report, columns: tuple["_Column", ...], title: str | None = None) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.padding = (0, 1, 0, 0)
+    for column in columns:
+        table.add_column(column.header, justify=column.justify, min_width=column.width, overflow="fold")
+    for row in report.rows:
+        table.add_row(*(Text(column.cell(row), style=_style(row)) for column in columns))
+    return table
 
 
 def _title(report: Report) -> str:
@@ -75,7 +77,8 @@ def _title(report: Report) -> str:
     what = f"{prompts} prompt{'s' if prompts > 1 else ''}" + (" in one request" if experiment.together else "")
     seed = "" if experiment.seed is None else f", seed {experiment.seed}"
     return (
-        f"{report.model or 'unknown model'} at {experiment.url}: {what}, {experiment.repeats} repeats each, "
+        f"{report.model or 'unknown model'} at {experiment.url}: {what}, {experiment.repeats} repeat"
+        f"{'s' if experiment.repeats > 1 else ''} each, "
         f"{experiment.tokens} tokens, temperature {experiment.temperature:g}{seed}, "
         f"{experiment.concurrency} at a time over a load of {experiment.load}"
     )
@@ -89,24 +92,16 @@ def _style(row: Row) -> str:
     return "yellow" if row.diverged else ""
 
 
-def _cells(row: Row) -> Iterator[str]:
-    yield row.mode.value
-    yield str(row.compared) if row.compared == row.asked else f"{row.compared} of {row.asked}"
-    yield _distinct(row.distinct)
-    yield _diverged(row)
-    yield _fork(row)
-    yield (_UNKNOWN if row.answers else _NONE) if row.peak is None else str(row.peak)
-    yield _NONE if row.tokens_per_second is None else f"{row.tokens_per_second:.0f}"
-    yield _NONE if row.background_per_second is None else f"{row.background_per_second:.0f}"
-    yield _NONE if row.wait is None else _wait(row.wait, row.wait_source)
+def _repeats(row: Row) -> str:
+    return str(row.compared) if row.compared == row.asked else f"{row.compared} of {row.asked}"
 
 
-def _distinct(counts: tuple[int, ...]) -> str:
-    if not counts:
+def _distinct(row: Row) -> str:
+    if not row.distinct:
         return _NONE
-    if len(counts) <= _QUESTIONS_LISTED:
-        return " ".join(map(str, counts))
-    return f"{min(counts)} to {max(counts)}"
+    if len(row.distinct) <= _QUESTIONS_LISTED:
+        return " ".join(map(str, row.distinct))
+    return f"{min(row.distinct)} to {max(row.distinct)}"
 
 
 def _diverged(row: Row) -> str:
@@ -126,9 +121,46 @@ def _fork(row: Row) -> str:
     return f"token {row.fork}" if row.diverged == 1 else f"token {row.fork} (median {row.fork_median:g})"
 
 
-def _wait(wait: Spread, source: WaitSource | None) -> str:
-    sign = "" if source is WaitSource.ADMISSION else "+"
-    return f"{wait.median:{sign}.2f} / {wait.high:{sign}.2f} s"
+def _peak(row: Row) -> str:
+    if row.peak is None:
+        return _UNKNOWN if row.answers else _NONE
+    return str(row.peak)
+
+
+def _rate(rate: float | None) -> str:
+    return _NONE if rate is None else f"{rate:.0f}"
+
+
+def _wait(row: Row) -> str:
+    if row.wait is None:
+        return _NONE
+    sign = "" if row.wait_source is WaitSource.ADMISSION else "+"
+    return f"{row.wait.median:{sign}.2f} / {row.wait.high:{sign}.2f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column: its header, how a mode's cell in it reads, and the least width at which it stays readable."""
+
+    header: str
+    cell: Callable[[Row], str]
+    width: int
+    justify: Literal["left", "right"] = "right"
+
+
+_COLUMNS: Final = (
+    _Column("mode", lambda row: row.mode.value, 9, "left"),
+    _Column("repeats", _repeats, 7),
+    _Column("distinct\noutputs", _distinct, 8),
+    _Column("diverged", _diverged, 20, "left"),
+    _Column("first fork", _fork, 13, "left"),
+    _Column("co-resident\npeak", _peak, 11),
+    _Column("tokens/s", lambda row: _rate(row.tokens_per_second), 8),
+    _Column("load\ntokens/s", lambda row: _rate(row.background_per_second), 8),
+    _Column("added wait\nmedian / p95", _wait, 18),
+)
+_FIRST_HALF: Final = 5
+_WIDTH_OF_ALL_COLUMNS: Final = 130
 
 
 def _findings(report: Report) -> Iterator[str]:

@@ -68,7 +68,7 @@ def sums(engine_python: str) -> dict[int, dict[str, list[str]]]:
 def run_kernel(engine_python: str, threads: int) -> dict[str, list[str]]:
     """Run the kernel in a process of its own: the number of OpenMP threads is settled when a process starts."""
     environ = {**os.environ, "OMP_NUM_THREADS": str(threads), "VLLM_LOGGING_LEVEL": "ERROR"}
-    done = subprocess.run(  # noqa: S603 - the engine's own interpreter
+    done = subprocess.run(
         [engine_python, "-c", KERNEL], env=environ, capture_output=True, text=True, timeout=180, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]

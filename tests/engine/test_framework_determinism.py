@@ -54,7 +54,7 @@ def run_operation(engine_python: str, switch: str) -> subprocess.CompletedProces
     """Run an operation without a deterministic form in the engine's environment."""
     environ = {name: value for name, value in os.environ.items() if name != "CUBLAS_WORKSPACE_CONFIG"}
     environ |= {TORCH_DETERMINISTIC: switch, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(  # noqa: S603 - the engine's own interpreter
+    return subprocess.run(
         [engine_python, "-c", OPERATION], env=environ, capture_output=True, text=True, timeout=120, check=False
     )
 

@@ -48,6 +48,8 @@ def test_the_profile_pins_and_the_operator_chooses_the_rest() -> None:
     assert "VLLM_CPU_KVCACHE_SPACE" not in env
     assert "VLLM_CPU_OMP_THREADS_BIND" not in env
     assert env["VLLM_CPU_ATTN_SPLIT_KV"] == "0"
+    assert env["REPRISE_TORCH_DETERMINISTIC"] == "on"
+    assert "REPRISE_TORCH_DETERMINISTIC" not in cpu_command(environ={"REPRISE_TORCH_DETERMINISTIC": "warn_only"}).env
     assert cpu_command(profile=THROUGHPUT, environ=environ).env.get("VLLM_CPU_ATTN_SPLIT_KV") is None
 
 

@@ -295,7 +295,7 @@ def digests_of(folder: Path | str, limit: int = 100, **more: str) -> dict[str, A
 
 
 def test_digests_follow_the_content_and_nothing_else(model_folder: Path) -> None:
-    """One byte of one shard changes the weights' digest; another place or another file does not."""
+    """One byte of a shard or of the architecture changes the weights' digest; another place or file does not."""
     first = digests_of(model_folder)
     assert set(first) == {"weights_digest", "tokenizer_digest", "revision"}
     assert first["revision"] == "none"
@@ -306,6 +306,8 @@ def test_digests_follow_the_content_and_nothing_else(model_folder: Path) -> None
     changed = digests_of(moved)
     assert changed["weights_digest"] != first["weights_digest"]
     assert changed["tokenizer_digest"] == first["tokenizer_digest"]
+    (moved / "config.json").write_text("{}")
+    assert digests_of(moved)["weights_digest"] not in {changed["weights_digest"], first["weights_digest"]}
     (moved / "tokenizer.json").write_text("[]")
     assert digests_of(moved)["tokenizer_digest"] != first["tokenizer_digest"]
 

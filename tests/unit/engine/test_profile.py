@@ -21,6 +21,7 @@ def test_throughput_is_vllms_defaults_and_the_guard(target: Target) -> None:
     rendering = THROUGHPUT.render(target)
     assert rendering.argv == GUARD
     assert rendering.environment == {}
+    assert "REPRISE_TORCH_DETERMINISTIC" not in rendering.defaults
 
 
 @pytest.mark.parametrize("target", Target)
@@ -31,7 +32,7 @@ def test_deterministic_pins_what_a_launch_can_pin(target: Target) -> None:
         *GUARD,
         *("--enforce-eager", "--no-enable-prefix-caching", "--seed", "0", "--generation-config", "vllm"),
     )
-    assert rendering.environment["REPRISE_TORCH_DETERMINISTIC"] == "on"
+    assert rendering.defaults["REPRISE_TORCH_DETERMINISTIC"] == "on"
     assert rendering.environment["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from app.determinism.mode import Mode
 from app.probe.document import to_document
 from app.probe.experiment import Experiment
-from app.probe.report import Report, notes, render_table
+from app.probe.report import Report, notes, render_tables
 from app.probe.tally import Row, Spread, Status, WaitSource
 
 EXPERIMENT = Experiment(url="http://server", modes=(Mode.STANDARD, Mode.ISOLATED), api_key="secret")
@@ -68,8 +68,15 @@ UNAVAILABLE = replace(
 
 def shown(*rows: Row) -> str:
     """The table as a wide terminal shows it."""
+    return rendered(200, *rows)
+
+
+def rendered(width: int, *rows: Row) -> str:
+    """What a terminal of this width shows."""
     out = io.StringIO()
-    Console(file=out, width=200).print(render_table(Report(EXPERIMENT, "smollm2", rows)))
+    console = Console(file=out, width=width)
+    for table in render_tables(Report(EXPERIMENT, "smollm2", rows), width):
+        console.print(table)
     return out.getvalue()
 
 
@@ -97,6 +104,30 @@ def test_a_line_holds_every_figure_of_its_mode() -> None:
     assert "0 of 64, below 4.6 % (95 %)" in isolated
     assert "+1.50 / +2.25 s" in isolated
     assert "smollm2 at http://server" in table
+
+
+@pytest.mark.parametrize("width", [80, 100, 129, 130, 160])
+def test_no_terminal_loses_a_figure(width: int) -> None:
+    """From 80 columns on, every header and figure is there, whole, and no line is longer than the terminal."""
+    table = rendered(width, STANDARD, ISOLATED, UNAVAILABLE)
+
+    words = table.split()
+    for figure in (
+        "distinct",
+        "outputs",
+        "co-resident",
+        "tokens/s",
+        "48",
+        "75.0",
+        "11.5)",
+        "12",
+        "151",
+        "+1.50",
+        "+2.25",
+    ):
+        assert figure in words
+    assert "\u2026" not in table
+    assert max(map(len, table.splitlines())) <= width
 
 
 def test_zero_is_never_a_rate() -> None:

@@ -1,0 +1,117 @@
+"""Repeats are found, compared and counted; streamed and unary answers are the same output."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.running import RunningGateway, running_gateway
+from tests.support.scripted import ScriptedVllm, stream_events
+
+pytestmark = pytest.mark.anyio
+
+
+def asks(text: str = "same", **members: Any) -> dict[str, Any]:
+    return {"model": "m", "temperature": 0, "metadata": {"x": text}, "x_script": {"text": text}, **members}
+
+
+async def ask(gateway: RunningGateway, text: str, **members: Any) -> str:
+    """The verdict of an answer. The script is part of the cohort, so the text is told apart by a volatile member only."""
+    answer = await gateway.post(asks(**members) | {"x_script": None, "user": text})
+    return answer.headers["x-determinism-verdict"]
+
+
+async def settled(gateway: RunningGateway, verdict: str, mode: str = "standard") -> float:
+    """The count of a verdict, once the recorder has counted everything that was submitted."""
+    return await gateway.metric(f'reprise_comparisons_total{{mode="{mode}",model="m",verdict="{verdict}"}}')
+
+
+async def test_repeats_match(gateway: RunningGateway) -> None:
+    """The first answer is the reference; equal ones match, streamed or not, and carry the same digest."""
+    first = await gateway.post(asks())
+    while await gateway.metric('reprise_pairs_total{mode="standard",model="m"}') < 1:
+        await gateway.post(asks())
+    again = await gateway.post(asks())
+    streamed = await gateway.post(asks(stream=True))
+
+    assert "pending" == first.headers["x-determinism-verdict"]
+    assert "match" == again.headers["x-determinism-verdict"]
+    assert first.headers["x-determinism-output"] == again.headers["x-determinism-output"]
+    comment = streamed.body.split(b": determinism ")[1].split(b"\n")[0].decode()
+    assert first.headers["x-determinism-output"] in comment
+    assert '"verdict":"match"' in comment
+
+
+async def test_a_divergence_is_seen_and_explained(gateway: RunningGateway, upstream: ScriptedVllm) -> None:
+    """An answer that changes when requests overlap is a divergence, with co-batching as its suspect."""
+    body = {"model": "m", "temperature": 0}
+    await gateway.post(body)
+    holding = asyncio.ensure_future(gateway.post({"model": "m", "x_script": {"hold": 1}}))
+    await upstream.until(2)
+    overlapped = await gateway.post(body)
+    upstream.release.set()
+    await holding
+
+    assert "with 1" == overlapped.json()["choices"][0]["message"]["content"]
+    while await settled(gateway, "diverged") < 1:
+        pass
+    assert 1 == await settled(gateway, "diverged")
+    assert 1 == await gateway.metric('reprise_divergences_total{cause="co_batched",mode="standard",model="m"}')
+
+
+async def test_isolation_removes_the_divergence(gateway: RunningGateway, upstream: ScriptedVllm) -> None:
+    """The product's claim in small: the same repeats in `isolated` all match while others run."""
+    upstream.release.set()
+    others = [asyncio.ensure_future(gateway.post({"model": "m", "user": str(i)})) for i in range(20)]
+    isolated = [await gateway.post({"model": "m", "temperature": 0, "determinism": "isolated"}) for _ in range(10)]
+    await asyncio.gather(*others)
+
+    assert {"alone"} == {answer.json()["choices"][0]["message"]["content"] for answer in isolated}
+    assert {"1"} == {answer.headers["x-determinism-coresident-peak"] for answer in isolated}
+    while await settled(gateway, "match", "isolated") < 9:
+        pass
+    assert 0 == await settled(gateway, "diverged", "isolated")
+
+
+async def test_unseeded_sampling_is_incomparable(gateway: RunningGateway) -> None:
+    """Answers that differ by design are counted as skipped, never as divergences."""
+    answer = await gateway.post({"model": "m", "temperature": 0.8})
+
+    assert "incomparable" == answer.headers["x-determinism-verdict"]
+    assert 1 == await gateway.metric('reprise_comparisons_skipped_total{reason="unseeded_sampling"}')
+
+
+async def test_every_label_set_begins_at_zero(gateway: RunningGateway) -> None:
+    """`increase()` can see the first divergence, because its series was there before."""
+    for mode in ("standard", "seeded", "isolated", "invariant", "hardened", "verified", "custom"):
+        assert 0 == await settled(gateway, "diverged", mode)
+
+
+async def test_a_stream_keeps_its_bytes(gateway: RunningGateway) -> None:
+    """Nothing in a stream changes but our comment before its end."""
+    streamed = await gateway.post(asks(stream=True))
+
+    before, _, after = streamed.body.partition(b": determinism ")
+    assert b"".join(stream_events("same")) == before + after.partition(b"\n\n")[2]
+    assert streamed.complete
+
+
+async def test_the_comment_can_be_turned_off(upstream: ScriptedVllm, tmp_path: Path) -> None:
+    """Then a stream is the engine's to the last byte."""
+    async with running_gateway(tmp_path, upstream.url, stream_comment=False) as gateway:
+        streamed = await gateway.post(asks(stream=True))
+    assert b"".join(stream_events("same")) == streamed.body
+
+
+async def test_the_ledger_outlives_the_gateway(upstream: ScriptedVllm, tmp_path: Path) -> None:
+    """References are kept in SQLite, as digests: after a restart a repeat still finds its cohort, and no text is on disk."""
+    async with running_gateway(tmp_path, upstream.url, ledger=True) as gateway:
+        await gateway.post(asks("secret-text"))
+    async with running_gateway(tmp_path, upstream.url, ledger=True) as gateway:
+        await gateway.post(asks("secret-text"))
+        while await settled(gateway, "match") < 1:
+            pass
+
+    for file in tmp_path.iterdir():
+        assert b"secret-text" not in file.read_bytes()

@@ -1,0 +1,116 @@
+"""A client that leaves, at any moment and in any mode: nothing stays behind, and the upstream learns of it at once."""
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.running import CHAT, RunningGateway, request_bytes
+from tests.support.scripted import ScriptedVllm
+
+pytestmark = pytest.mark.anyio
+
+MODES = ["standard", "isolated"]
+
+
+def body(mode: str, **script: object) -> bytes:
+    return json.dumps({"model": "m", "stream": True, "determinism": mode, "x_script": script}).encode()
+
+
+async def idle(gateway: RunningGateway, upstream: ScriptedVllm) -> None:
+    """Wait until the gateway holds no lease and the upstream runs nothing."""
+    while (await gateway.get("/readyz")).json()["replicas"][0]["leases"] or upstream.running:
+        pass
+
+
+async def leave(gateway: RunningGateway, request: bytes, when: Callable[[asyncio.StreamReader], object]) -> None:
+    """Send a request, wait for ``when``, and cut the connection."""
+    async with gateway.connection() as (reader, writer):
+        writer.write(request_bytes("POST", CHAT, request, {"content-type": "application/json"}))
+        waited = when(reader)
+        if asyncio.iscoroutine(waited):
+            await waited
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_before_the_headers(gateway: RunningGateway, upstream: ScriptedVllm, mode: str) -> None:
+    """While the engine computes, the upstream connection closes and the lease ends."""
+    await leave(gateway, body(mode, do="silent"), lambda _: upstream.until(1))
+
+    async with asyncio.timeout(5):
+        await upstream.received[0].closed_by_client.wait()
+        await idle(gateway, upstream)
+    assert 1 == await gateway.metric(f'reprise_requests_total{{mode="{mode}",model="m",outcome="client_closed"}}')
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("events", [1, 2])
+async def test_in_the_middle_of_a_stream(
+    gateway: RunningGateway, upstream: ScriptedVllm, mode: str, events: int
+) -> None:
+    """Between two chunks of a silent stream it is the same."""
+    await leave(
+        gateway,
+        body(mode, do="stream", events=events, then="silent"),
+        lambda reader: reader.readuntil(b'"choices"'),
+    )
+
+    async with asyncio.timeout(5):
+        await upstream.received[0].closed_by_client.wait()
+        await idle(gateway, upstream)
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_in_the_queue(gateway: RunningGateway, upstream: ScriptedVllm, mode: str) -> None:
+    """A request whose client leaves while it waits for its turn is never sent."""
+    holder = asyncio.ensure_future(gateway.post({"model": "m", "determinism": "isolated", "x_script": {"hold": 1}}))
+    await upstream.until(1)
+
+    async def queued(_: asyncio.StreamReader) -> None:
+        while (await gateway.get("/readyz")).json()["replicas"][0]["leases"] < 2:
+            pass
+
+    await leave(gateway, body(mode), queued)
+    while (await gateway.get("/readyz")).json()["replicas"][0]["leases"] > 1:
+        pass
+    upstream.release.set()
+
+    assert 200 == (await holder).status
+    await idle(gateway, upstream)
+    assert 1 == len(upstream.received)
+    assert 200 == (await gateway.post({"model": "m", "determinism": "isolated"})).status
+
+
+async def test_before_the_body_has_arrived(gateway: RunningGateway, upstream: ScriptedVllm) -> None:
+    """A client that leaves half-way through its body costs nothing."""
+    async with gateway.connection() as (_, writer):
+        request = request_bytes("POST", CHAT, b"{}", {}).replace(b"content-length: 2", b"content-length: 200")
+        writer.write(request)
+        await writer.drain()
+        writer.transport.abort()
+    assert 200 == (await gateway.post({"model": "m"})).status
+    assert 1 == len(upstream.received)
+
+
+async def test_many_at_once(gateway: RunningGateway, upstream: ScriptedVllm) -> None:
+    """A hundred clients that leave in every phase leave no lease, and the next requests succeed."""
+    actions = [{"do": "silent"}, {"do": "stream", "events": 1, "then": "silent"}, {"hold": 1}, {}]
+
+    async def come_and_go(number: int) -> None:
+        mode = MODES[number % 2] if number % 10 == 0 else "standard"
+        async with gateway.connection() as (_, writer):
+            writer.write(request_bytes("POST", CHAT, body(mode, **actions[number % 4]), {}))
+            await writer.drain()
+            if number % 3:
+                await upstream.until(1 + number // 8)
+            writer.transport.abort()
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(come_and_go(number) for number in range(100)))
+        upstream.release.set()
+        await idle(gateway, upstream)
+
+    answers = [await gateway.post({"model": "m"}, x_determinism_mode=mode) for mode in MODES for _ in range(10)]
+    assert {200} == {answer.status for answer in answers}
