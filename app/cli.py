@@ -1,5 +1,8 @@
-"""The command line: ``reprise serve | engine | probe``. Each command imports what it needs when it runs, so that
-``reprise engine`` works with the standard library alone (inside the official vLLM image, for example)."""
+"""The command line: ``reprise serve | engine | probe``.
+
+Each command imports what it needs when it runs, so that ``reprise engine`` works with the standard library alone,
+inside the official vLLM image for example.
+"""
 
 import argparse
 import sys
@@ -16,7 +19,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"reprise {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_serve(commands.add_parser("serve", help="run the gateway"))
-    add_engine_arguments(commands.add_parser("engine", help="run (or print) a vLLM with the guard and an engine profile"))
+    add_engine_arguments(
+        commands.add_parser("engine", help="run (or print) a vLLM with the guard and an engine profile")
+    )
     _add_probe(commands.add_parser("probe", help="measure how often repeated requests diverge, mode by mode"))
     arguments = parser.parse_args(argv)
     match arguments.command:

@@ -1,8 +1,8 @@
 """The straight line of one request: parse, plan, pin, lease, send, observe, relay.
 
-Everything that a request acquires is released by the three nested blocks of `Gateway.handle`, innermost first: the upstream
-connection closes (which makes vLLM abort the request) before the lease ends, and the exchange is recorded last. A client that
-leaves cancels the task that runs `handle`; there is no other path for it.
+Everything that a request acquires is released by the three nested blocks of `Gateway.handle`, innermost first: the
+upstream connection closes (which makes vLLM abort the request) before the lease ends, and the exchange is recorded
+last. A client that leaves cancels the task that runs `handle`; there is no other path for it.
 """
 
 from dataclasses import dataclass
@@ -48,9 +48,7 @@ class Policy:
 class Gateway:
     """Takes calls to replies."""
 
-    def __init__(
-        self, scheduler: Scheduler, client: UpstreamClient, observatory: Observatory, policy: Policy
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, client: UpstreamClient, observatory: Observatory, policy: Policy) -> None:
         self._scheduler = scheduler
         self._client = client
         self._observatory = observatory

@@ -10,8 +10,11 @@ GUARD_KEY: Final = b"x-determinism-guard-key"
 COMMENT_PREFIX: Final = b": determinism "
 
 _FORWARDED: Final = frozenset({b"accept", b"content-type", b"traceparent", b"tracestate", b"user-agent"})
-"""What of a caller's headers reaches the engine. An allow-list: whatever else a caller sends, admission headers among it,
-does not. The caller's Authorization passes only where the gateway has no key of its own for the engine."""
+"""What of a caller's headers reaches the engine.
+
+An allow-list: whatever else a caller sends, admission headers among it, does not. The caller's Authorization passes
+only where the gateway has no key of its own for the engine.
+"""
 
 _FORWARDED_WITH_KEY: Final = _FORWARDED | {b"authorization"}
 
@@ -32,8 +35,11 @@ _HOP_BY_HOP: Final = frozenset(
         b"x-request-id",
     }
 )
-"""What of an engine's headers stays behind: those that belong to one connection (RFC 9110, 7.6.1), those that our own server
-writes, cookies, and the request id, which is the caller's."""
+"""What of an engine's headers stays behind.
+
+Those that belong to one connection (RFC 9110, 7.6.1), those that our own server writes, cookies, and the request id,
+which is the caller's.
+"""
 
 
 def to_engine(

@@ -30,7 +30,6 @@ from app.upstream.client import UpstreamClient
 from app.upstream.prober import Prober, Watchdog
 from app.upstream.replica import Replica, ReplicaStatus
 
-
 _KEY_BYTES: Final = 32
 
 
@@ -125,7 +124,7 @@ def create_app(settings: Settings) -> Application:
 
 
 def _installation_key(state_dir: Path) -> bytes:
-    """The key of this installation, made at its first start. Cohort keys cannot be guessed back to prompts without it."""
+    """The key of this installation, made at its first start; without it no cohort key leads back to a prompt."""
     path = state_dir / "installation.key"
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:

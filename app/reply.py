@@ -48,8 +48,8 @@ class Reply:
         """Tell the client about an error.
 
         Before the first byte: status and OpenAI error object. After it: one SSE error event, and the body is left
-        unfinished, so that the server closes the connection without its final chunk and no client can take the answer for a
-        complete one.
+        unfinished, so that the server closes the connection without its final chunk and no client can take the answer
+        for a complete one.
         """
         if self.started:
             await self.write(b"data: " + orjson.dumps(error.body()) + b"\n\n")

@@ -1,10 +1,16 @@
-"""The gateway's settings: flags over environment (``REPRISE_*``) over a TOML file over defaults. Read by main and cli only."""
+"""The gateway's settings: flags over environment (``REPRISE_*``) over a TOML file over defaults."""
 
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from app.determinism.mode import REQUESTABLE_MODES, Mode
 from app.upstream.replica import Replica
@@ -29,8 +35,12 @@ class Settings(BaseSettings):
     )
     upstream_api_key_file: Path | None = Field(None, description="A file that holds the engines' API key.")
     state_dir: Path = Field(Path(".reprise"), description="Where the ledger and the installation key live.")
-    ledger: bool = Field(True, description="Keep cohorts in SQLite under the state directory; off: in memory only.")
-    ledger_queue: int = Field(10_000, ge=1, description="Observations that may wait for the ledger before some are dropped.")
+    ledger: bool = Field(
+        default=True, description="Keep cohorts in SQLite under the state directory; off: in memory only."
+    )
+    ledger_queue: int = Field(
+        10_000, ge=1, description="Observations that may wait for the ledger before some are dropped."
+    )
     max_body_bytes: int = Field(32 * 1024 * 1024, ge=1, description="The largest request body.")
     max_answer_bytes: int = Field(64 * 1024 * 1024, ge=1, description="The largest answer that is not a stream.")
     body_timeout: float = Field(60.0, gt=0, description="How long a request body may take to arrive.")
@@ -43,12 +53,16 @@ class Settings(BaseSettings):
         120.0, gt=0, description="How long an exclusive request waits for a replica without the guard to run empty."
     )
     exclusive_run: int = Field(
-        8, ge=1, description="Exclusive requests that run back to back on a replica without the guard while shared ones wait."
+        8,
+        ge=1,
+        description="Exclusive requests that run back to back on a replica without the guard while shared ones wait.",
     )
     probe_interval: float = Field(5.0, gt=0, description="Between two probes of a replica.")
     probe_timeout: float = Field(5.0, gt=0, description="How long a replica may take to answer a probe.")
     probe_failures: int = Field(3, ge=1, description="Consecutive failed probes that take a replica out.")
-    stream_comment: bool = Field(True, description="End streams with one SSE comment line that carries the determinism facts.")
+    stream_comment: bool = Field(
+        default=True, description="End streams with one SSE comment line that carries the determinism facts."
+    )
 
     @field_validator("upstreams", mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""The two generating endpoints as OpenAPI, for ``/docs``. They are served by raw ASGI, so FastAPI cannot describe them."""
+"""The two generating endpoints as OpenAPI, for ``/docs``; they are raw ASGI, so FastAPI cannot describe them."""
 
 from typing import Any, Final
 
@@ -41,7 +41,7 @@ _ANSWER_HEADERS: Final = {
     "x-determinism-temperature-requested": "The temperature that the caller asked for.",
     "x-determinism-temperature-effective": "The temperature that took effect in the engine.",
     "x-determinism-coresident-peak": "Unary: the most requests that shared the engine with this one, itself included.",
-    "x-determinism-admission-wait": "Unary: seconds that the request waited for its lease, in the gateway and in the guard.",
+    "x-determinism-admission-wait": "Unary: seconds that the request waited for its lease, guard included.",
     "x-determinism-output": "Unary: the digest of the output.",
     "x-determinism-verdict": "Unary: match, diverged, pending or incomparable, against the cohort's reference.",
 }

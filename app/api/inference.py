@@ -8,7 +8,7 @@ import secrets
 from types import TracebackType
 from typing import Final
 
-from app.determinism.plan import MITIGATIONS_HEADER, MODE_HEADER, ON_UNAVAILABLE_HEADER, NO_WISH, Wish, read_headers
+from app.determinism.plan import MITIGATIONS_HEADER, MODE_HEADER, NO_WISH, ON_UNAVAILABLE_HEADER, Wish, read_headers
 from app.errors import (
     InvalidRequest,
     MethodNotAllowed,
@@ -25,7 +25,7 @@ PATHS: Final = ("/v1/chat/completions", "/v1/completions")
 _CLOSE: Final[Header] = (b"connection", b"close")
 
 
-class ClientGone(Exception):  # noqa: N818 - not an error: nobody is left to tell it to
+class ClientGone(Exception):
     """The client closed the connection before its answer was complete."""
 
 
@@ -46,9 +46,7 @@ class InferenceApp:
         headers: tuple[Header, ...] = tuple(scope["headers"])
         reply = Reply(send, [(b"x-request-id", _first(headers, b"x-request-id") or request_id.encode())])
         try:
-            if scope["method"] != "POST":
-                raise MethodNotAllowed(f"{scope['path']} takes POST, not {scope['method'][:20]}.")
-            wish = _read_wish(headers)
+            wish = _read_wish(scope, headers)
             body = await self._read_body(headers, receive)
             async with _Leaving(receive, reply):
                 await self._gateway.handle(Call(scope["path"], body, headers, wish, request_id), reply)
@@ -114,7 +112,7 @@ class _Leaving:
     async def __aenter__(self) -> None:
         self._worker = asyncio.current_task()
         self._inside = True
-        self._gone = asyncio.ensure_future(_disconnected(self._receive))
+        self._gone = asyncio.ensure_future(_disconnected(self._receive))  # noqa: TID251 - owned by the block, cancelled at its end
         self._gone.add_done_callback(self._cancel)
 
     async def __aexit__(
@@ -137,7 +135,10 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-def _read_wish(headers: tuple[Header, ...]) -> Wish:
+def _read_wish(scope: Scope, headers: tuple[Header, ...]) -> Wish:
+    """What the head of the request says. Raises MethodNotAllowed and InvalidRequest."""
+    if scope["method"] != "POST":
+        raise MethodNotAllowed(f"{scope['path']} takes POST, not {scope['method'][:20]}.")
     mode = mitigations = on_unavailable = None
     for name, value in headers:
         if name.startswith(b"x-determinism-"):

@@ -1,4 +1,4 @@
-"""What operators and clients ask the gateway itself: models, health, metrics, documentation. FastAPI, off the hot path."""
+"""What is asked of the gateway itself: models, health, metrics, documentation. FastAPI, off the hot path."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -28,7 +28,9 @@ class ReplicaState(BaseModel):
 
     replica: str = Field(examples=["127.0.0.1:8001"])
     healthy: bool
-    problem: str | None = Field(None, description="Why it is not healthy, or why its guard does not serve this gateway.")
+    problem: str | None = Field(
+        None, description="Why it is not healthy, or why its guard does not serve this gateway."
+    )
     guarded: bool = Field(description="Whether the guard runs inside its API server.")
     vllm_version: str
     posture: str = Field(description="The posture digest; 'unknown' where nothing could be observed.")

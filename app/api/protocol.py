@@ -1,7 +1,7 @@
 """uvicorn's HTTP protocol, with head and body of a unary answer written in one system call instead of two.
 
-A write is the dearest single step of a small answer. The head is held back for the rest of the event loop's turn: a unary
-answer's body follows within it and goes out with the head; the head of a stream goes out alone at its end.
+A write is the dearest single step of a small answer. The head is held back for the rest of the event loop's turn: a
+unary answer's body follows within it and goes out with the head; the head of a stream goes out alone at its end.
 """
 
 import asyncio

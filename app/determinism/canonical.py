@@ -43,7 +43,7 @@ VOLATILE: Final = frozenset(
         "timeout",
     }
 )
-"""Members that do not change which tokens the engine chooses (vLLM 0.32 protocol), and those that only the gateway reads."""
+"""Members that do not change which tokens the engine chooses (vLLM 0.32), and those that only the gateway reads."""
 
 _FLOATS: Final = frozenset(
     {"temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty"}

@@ -1,8 +1,8 @@
 """From what the caller said to one resolved decision: the plan.
 
-A mode can be named in three places: the header ``x-determinism-mode``, the body member ``determinism``, and a suffix of the
-model (``smollm2@isolated``). Places that disagree are an error, never a precedence. Where none is named, the default rules.
-Single mitigations add to the mode; named alone they make the mode ``custom``.
+A mode can be named in three places: the header ``x-determinism-mode``, the body member ``determinism``, and a suffix
+of the model (``smollm2@isolated``). Places that disagree are an error, never a precedence. Where none is named, the
+default rules. Single mitigations add to the mode; named alone they make the mode ``custom``.
 """
 
 from collections.abc import Collection

@@ -1,7 +1,8 @@
 """The caller's request: its bytes, a read-only view on them, and edits that leave every other byte alone.
 
 The engine must get what the caller wrote. Numbers, unknown members, key order and escapes survive because the body is
-never serialised again: an edit replaces, removes or appends single members of the top-level object in the original bytes.
+never serialised again: an edit replaces, removes or appends single members of the top-level object in the original
+bytes.
 """
 
 import json
@@ -51,9 +52,7 @@ def parse(path: str, body: bytes) -> InferenceRequest:
     except orjson.JSONDecodeError as exc:
         raise InvalidRequest(f"The body is not valid JSON: {exc}.", code="invalid_json") from exc
     if not isinstance(members, dict):
-        raise InvalidRequest(
-            f"The body must be a JSON object, not {_json_type(members)}.", code="invalid_json"
-        )
+        raise InvalidRequest(f"The body must be a JSON object, not {_json_type(members)}.", code="invalid_json")
     model = members.get("model")
     if model is not None and not isinstance(model, str):
         raise InvalidRequest(f"'model' must be a string, not {_json_type(model)}.", param="model")
@@ -66,8 +65,8 @@ def parse(path: str, body: bytes) -> InferenceRequest:
 def edit(body: bytes, changes: Mapping[str, Any]) -> bytes:
     """Set or remove (value None) top-level members, leaving every other byte as it was.
 
-    A member that exists is replaced in place; a new one is appended. Raises InvalidRequest when the object holds a changed
-    member twice, since engine and gateway could then disagree about which one counts, or is nested too deeply.
+    A member that exists is replaced in place; a new one is appended. Raises InvalidRequest when the object holds a
+    changed member twice, since engine and gateway could then disagree about which one counts, or is nested too deeply.
     """
     if not changes:
         return body

@@ -1,8 +1,8 @@
 """The edits that request mitigations make, and what they did to the sampler.
 
-vLLM 0.32 raises any temperature in (0, 0.01) to 0.01, which samples; only 0 is greedy (``SamplingParams.__post_init__``). So
-``tiny_temperature`` alone repeats nothing: together with ``pinned_seed`` the sampler's stream is the same each time. Both
-temperatures are reported, the one asked for and the one that took effect.
+vLLM 0.32 raises any temperature in (0, 0.01) to 0.01, which samples; only 0 is greedy
+(``SamplingParams.__post_init__``). So ``tiny_temperature`` alone repeats nothing: together with ``pinned_seed`` the
+sampler's stream is the same each time. Both temperatures are reported, the one asked for and the one that took effect.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,8 @@ def pin(
     """Apply the request mitigations of a plan.
 
     ``salt`` must be new for each request (it makes the prefix cache miss); ``tiny`` replaces a temperature of 0;
-    ``keep_priority`` is for engines that schedule by priority (others refuse the member). With nothing to change the body is the caller's own object. Raises InvalidRequest as `edit` does.
+    ``keep_priority`` is for engines that schedule by priority (others refuse the member). With nothing to change the
+    body is the caller's own object. Raises InvalidRequest as `edit` does.
     """
     members = request.members
     temperature = asked = _number(members.get("temperature"))

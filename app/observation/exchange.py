@@ -1,14 +1,14 @@
 """One request from arrival to end, as observation sees it: times, outcome, output, verdict.
 
-The gateway tells an exchange what happened, in order; the exchange keeps counts and hands a finished answer to the recorder.
-It adds nothing to the way of the first byte: a stream is looked at after each piece was relayed, and the digest that the
-answer carries is made when the answer is complete anyway.
+The gateway tells an exchange what happened, in order; the exchange keeps counts and hands a finished answer to the
+recorder. It adds nothing to the way of the first byte: a stream is looked at after each piece was relayed, and the
+digest that the answer carries is made when the answer is complete anyway.
 """
 
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from prometheus_client import Gauge
 
@@ -17,7 +17,7 @@ from app.determinism.output import Output
 from app.determinism.plan import Plan
 from app.determinism.request import InferenceRequest
 from app.determinism.sampling import Sampling
-from app.errors import InvalidRequest, NotReady, RepriseError, UpstreamError
+from app.errors import InvalidRequest, RepriseError, UpstreamError
 from app.observation.metrics import OTHER_MODEL, BoundMetrics, LeaseGauges, Metrics, Outcome
 from app.observation.recorder import Recorder
 from app.observation.store import Observation, Skip
@@ -180,18 +180,17 @@ class Exchange:
         return None
 
     def _outcome(self, error: BaseException | None) -> Outcome:
-        match error:
-            case None if self._status < 400:  # noqa: PLR2004 - as above
-                return Outcome.OK
-            case None:
-                return Outcome.INVALID if self._status < 500 else Outcome.UPSTREAM_ERROR  # noqa: PLR2004 - as above
-            case asyncio.CancelledError():
-                return Outcome.CLIENT_CLOSED
-            case InvalidRequest():
-                return Outcome.INVALID
-            case UpstreamError():
-                return Outcome.UPSTREAM_ERROR if not self._status else Outcome.INCOMPLETE
-            case NotReady() | RepriseError():
-                return Outcome.UNAVAILABLE
-            case _:
-                return Outcome.OTHER
+        if error is None:
+            return _OUTCOME_OF_STATUS.get(self._status // 100, Outcome.OK)
+        if isinstance(error, UpstreamError) and self._status:
+            return Outcome.INCOMPLETE
+        return next((outcome for kind, outcome in _OUTCOME_OF_ERROR if isinstance(error, kind)), Outcome.OTHER)
+
+
+_OUTCOME_OF_STATUS: Final = {4: Outcome.INVALID, 5: Outcome.UPSTREAM_ERROR}
+_OUTCOME_OF_ERROR: Final = (
+    (asyncio.CancelledError, Outcome.CLIENT_CLOSED),
+    (InvalidRequest, Outcome.INVALID),
+    (UpstreamError, Outcome.UPSTREAM_ERROR),
+    (RepriseError, Outcome.UNAVAILABLE),
+)

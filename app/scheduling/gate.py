@@ -15,8 +15,8 @@ The rules of this file:
    that was granted and whose owner was cancelled before it noticed is released like any other, so its turn goes on.
 
 Phase-fairness of reader/writer locks: Brandenburg and Anderson, "Spin-Based Reader-Writer Synchronization for
-Multiprocessor Real-Time Systems", Real-Time Systems 46, 2010. Why not a plain writer lock: it either starves one class or
-drains once for each exclusive ticket.
+Multiprocessor Real-Time Systems", Real-Time Systems 46, 2010. Why not a plain writer lock: it either starves one class
+or drains once for each exclusive ticket.
 
 The same gate runs inside vLLM's API server (the guard) and, for replicas without the guard, in the gateway.
 """
@@ -53,7 +53,7 @@ class Ticket:
 
     @property
     def peak(self) -> int:
-        """Co-resident peak: the most tickets that ran at one time while this one did, itself included; 0 = never ran."""
+        """Co-resident peak: the most tickets that ran at once while this one did, itself included; 0 = never ran."""
         if self.granted and not self.released:
             return self._gate.level_since(self._sequence)
         return self._peak

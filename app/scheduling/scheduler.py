@@ -1,13 +1,13 @@
 """Which replica takes a request, and the lease on it.
 
-Posture comes first: a replica that lacks a mitigation of the plan is no candidate, unless the caller asked for a report
-instead. A plan with mitigations stays in one pool, that is, on replicas of one posture: the first in the operator's order, so
-that repeats meet the same posture. Within it the replica with the fewest leases wins. The choice is synchronous; only the
-lease waits.
+Posture comes first: a replica that lacks a mitigation of the plan is no candidate, unless the caller asked for a
+report instead. A plan with mitigations stays in one pool, that is, on replicas of one posture: the first in the
+operator's order, so that repeats meet the same posture. Within it the replica with the fewest leases wins. The choice
+is synchronous; only the lease waits.
 
-A replica with the guard holds its own gate inside the engine's server, so any number of gateways meet there and this module
-only counts. For a replica without one the gate runs here, and an exclusive lease begins once the engine's own metrics show
-nothing running and nothing waiting: a request whose client left may still be computing.
+A replica with the guard holds its own gate inside the engine's server, so any number of gateways meet there and this
+module only counts. For a replica without one the gate runs here, and an exclusive lease begins once the engine's own
+metrics show nothing running and nothing waiting: a request whose client left may still be computing.
 """
 
 from collections.abc import Callable, Mapping
@@ -101,8 +101,8 @@ class Scheduler:
     def lease(self, plan: Plan) -> "_Leasing":
         """Hold a replica that fits the plan, as an async context manager.
 
-        Entering raises ModelNotFound, NotReady (no healthy replica), or DeterminismUnavailable naming the mitigation and the
-        reason.
+        Entering raises ModelNotFound, NotReady (no healthy replica), or DeterminismUnavailable naming the mitigation
+        and the reason.
         """
         return _Leasing(self, plan)
 
@@ -126,6 +126,7 @@ class Scheduler:
         return best
 
     async def prove_drained(self, slot: Slot) -> None:
+        """Wait until the engine itself shows nothing running. Raises DeterminismUnavailable in the end."""
         drained = await self._prober.drained(slot.replica, deadline=self._drain_timeout, interval=self._drain_interval)
         if not drained:
             raise DeterminismUnavailable(
@@ -192,7 +193,9 @@ def _unavailable_text(plan: Plan, candidates: list[tuple[Slot, Mapping[Mitigatio
     wanted = [m for m in Mitigation if any(m in missing for _, missing in candidates)]
     parts = [
         f"'{mitigation}' is unavailable: "
-        + ", ".join(f"{missing[mitigation]} on {slot.replica.name}" for slot, missing in candidates if mitigation in missing)
+        + ", ".join(
+            f"{missing[mitigation]} on {slot.replica.name}" for slot, missing in candidates if mitigation in missing
+        )
         for mitigation in wanted
     ]
     return f"Mode '{plan.mode}' cannot be honoured. {'; '.join(parts)}."

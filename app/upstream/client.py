@@ -1,8 +1,8 @@
 """The one client that carries traffic to replicas: a pool of connections, one request sent once.
 
-Nothing of one caller reaches another: no cookies, no redirects, no environment proxies; a connection returns to the pool only
-after an answer that was read to its end. A client that leaves is an ordinary cancel: the connection closes at once, which is
-how vLLM learns to abort the request.
+Nothing of one caller reaches another: no cookies, no redirects, no environment proxies; a connection returns to the
+pool only after an answer that was read to its end. A client that leaves is an ordinary cancel: the connection closes
+at once, which is how vLLM learns to abort the request.
 """
 
 import asyncio

@@ -84,9 +84,10 @@ class Prober:
         return sum(samples) if samples else math.inf
 
     async def drained(self, replica: Replica, *, deadline: float, interval: float) -> bool:
-        """Whether the engine ran empty within ``deadline`` seconds, by its own word; asked every ``interval`` seconds."""
+        """Whether the engine ran empty within ``deadline`` s, by its own word; asked every ``interval`` s."""
         with anyio.move_on_after(deadline):
-            while await self.in_flight(replica) != 0:
+            # Another process runs empty; there is nothing here to wait on but its word.
+            while await self.in_flight(replica) != 0:  # noqa: ASYNC110 - see above
                 await anyio.sleep(interval)
             return True
         return False
@@ -98,9 +99,7 @@ class Prober:
         response = await self._client.get(f"{replica.url}/version")
         return str(response.json()["version"]) if response.status_code == httpx.codes.OK else UNKNOWN_POSTURE
 
-    async def _unguarded(
-        self, replica: Replica, version: str, models: tuple[Mapping[str, Any], ...]
-    ) -> ReplicaStatus:
+    async def _unguarded(self, replica: Replica, version: str, models: tuple[Mapping[str, Any], ...]) -> ReplicaStatus:
         """A stock vLLM: what its public endpoints tell; the rest of its posture stays unknown."""
         posture = Posture.from_mapping(
             {
@@ -125,9 +124,7 @@ class Prober:
             provisions={Mitigation.BATCH_ISOLATION: isolation},
         )
 
-    def _guarded(
-        self, answer: httpx.Response, version: str, models: tuple[Mapping[str, Any], ...]
-    ) -> ReplicaStatus:
+    def _guarded(self, answer: httpx.Response, version: str, models: tuple[Mapping[str, Any], ...]) -> ReplicaStatus:
         if answer.status_code != httpx.codes.OK:
             reason = {
                 httpx.codes.FORBIDDEN: "the guard refused the gateway's guard key (REPRISE_GUARD_KEY)",

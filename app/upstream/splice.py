@@ -1,7 +1,7 @@
 """The end of a relayed stream: the guard's comment comes out, ours goes in before ``data: [DONE]``.
 
-Every other byte passes as it came. Bytes after the last complete event are held back until the event is complete, so that a
-stream that is cut never ends in half an event; engines write whole events, so in practice nothing waits.
+Every other byte passes as it came. Bytes after the last complete event are held back until the event is complete, so
+that a stream that is cut never ends in half an event; engines write whole events, so in practice nothing waits.
 """
 
 from typing import Final
@@ -20,7 +20,8 @@ _LONGEST_EVENT: Final = 16 * 1024 * 1024
 class StreamSplice:
     """Feed it the upstream's chunks in order; it says what to relay.
 
-    ``done`` turns true with ``[DONE]``; ``peak`` is the co-resident peak by the guard's word, None before and without one.
+    ``done`` turns true with ``[DONE]``; ``peak`` is the co-resident peak by the guard's word, None before and without
+    one.
     """
 
     __slots__ = ("_held", "done", "peak")

@@ -1,8 +1,9 @@
 """One HTTP/1.1 connection to a replica: httptools parses, this protocol keeps the pieces until they are asked for.
 
-Why not a general client: on the hot path its layers cost more than the rest of the gateway, and a proxy needs exactly what they
-hide: the body's pieces as they arrive, truncation told from completion, and a close that is immediate. A body counts as
-complete only when its own framing (Content-Length or the last chunk) says so; a connection that just ends never does.
+Why not a general client: on the hot path its layers cost more than the rest of the gateway, and a proxy needs exactly
+what they hide: the body's pieces as they arrive, truncation told from completion, and a close that is immediate. A
+body counts as complete only when its own framing (Content-Length or the last chunk) says so; a connection that just
+ends never does.
 """
 
 import asyncio
@@ -103,7 +104,7 @@ class Connection(asyncio.Protocol):
             self._waiter = None
 
     def _look(self) -> None:
-        """The timer's turn. It is armed once and moves itself on, instead of being set and cancelled for every piece."""
+        """The timer's turn. It is armed once and moves itself on, instead of being set and cancelled for each piece."""
         self._timer = None
         if self._waiter is None:
             return
@@ -142,7 +143,7 @@ class Connection(asyncio.Protocol):
             return
         self._wake()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature; why is not told
         """The connection is gone; an exchange under way is not complete."""
         self.closed = True
         if not self._complete:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.determinism.mode import MODE_MITIGATIONS, Mitigation, Mode
-from tests.support.running import CHAT, RunningGateway, running_gateway
+from tests.support.running import CHAT, RunningGateway, running_gateway, start
 from tests.support.scripted import ScriptedVllm
 
 pytestmark = pytest.mark.anyio
@@ -27,18 +27,20 @@ def guarded(upstream: ScriptedVllm, **held: bool) -> None:
 
 async def test_standard_forwards_the_callers_bytes(gateway: RunningGateway, upstream: ScriptedVllm) -> None:
     """White space, number spellings, escapes, unknown members and key order reach the engine untouched."""
-    body = b'{ "model":"m",\n "t":0.12345678901, "seed":9223372036854775807, "z":-0.0, "u":"\\u00e9", "x":{"b":1,"a":2} }'
+    body = (
+        b'{ "model":"m",\n "t":0.12345678901, "seed":9223372036854775807, "z":-0.0, "u":"\\u00e9", "x":{"b":1,"a":2} }'
+    )
 
     answer = await gateway.post(body)
 
     assert body == upstream.received[0].body
-    assert ("standard", "") == (answer.headers["x-determinism-mode"], answer.headers["x-determinism-applied"])
+    assert (answer.headers["x-determinism-mode"], answer.headers["x-determinism-applied"]) == ("standard", "")
 
 
 async def test_the_body_loses_only_the_determinism_member(gateway: RunningGateway, upstream: ScriptedVllm) -> None:
     """Naming `standard` in the body changes nothing else."""
     await gateway.post(b'{"model":"m", "determinism":"standard" , "t":1.0e-7}')
-    assert b'{"model":"m" , "t":1.0e-7}' == upstream.received[0].body
+    assert upstream.received[0].body == b'{"model":"m" , "t":1.0e-7}'
 
 
 @pytest.mark.parametrize("way", ["header", "body", "suffix"])
@@ -52,52 +54,50 @@ async def test_seeded(gateway: RunningGateway, upstream: ScriptedVllm, way: str)
 
     sent = json.loads(upstream.received[0].body)
     assert {"model", "temperature", "seed"} == sent.keys()
-    assert ("m", 1e-5) == (sent["model"], sent["temperature"])
-    assert "tiny_temperature,pinned_seed" == answer.headers["x-determinism-applied"]
-    assert "0" == answer.headers["x-determinism-temperature-requested"]
-    assert "0.01" == answer.headers["x-determinism-temperature-effective"]
+    assert (sent["model"], sent["temperature"]) == ("m", 1e-5)
+    assert answer.headers["x-determinism-applied"] == "tiny_temperature,pinned_seed"
+    assert answer.headers["x-determinism-temperature-requested"] == "0"
+    assert answer.headers["x-determinism-temperature-effective"] == "0.01"
 
 
 async def test_isolated_runs_alone(gateway: RunningGateway, upstream: ScriptedVllm) -> None:
     """Among ordinary requests an isolated one waits for them, runs alone, and holds the next ones back."""
-    before = [asyncio.ensure_future(gateway.post({"model": "m", "x_script": {"hold": 1}})) for _ in range(3)]
+    before = [start(gateway.post({"model": "m", "x_script": {"hold": 1}})) for _ in range(3)]
     await upstream.until(3)
-    isolated = asyncio.ensure_future(gateway.post({"model": "m", "determinism": "isolated", "temperature": 0.8}))
+    isolated = start(gateway.post({"model": "m", "determinism": "isolated", "temperature": 0.8}))
     upstream.release.set()
     answer = await isolated
     await asyncio.gather(*before)
 
-    assert "alone" == answer.json()["choices"][0]["message"]["content"]
-    assert "1" == answer.headers["x-determinism-coresident-peak"]
-    assert "batch_isolation,cache_bypass,pinned_seed" == answer.headers["x-determinism-applied"]
-    assert "0.8" == answer.headers["x-determinism-temperature-effective"]
+    assert answer.json()["choices"][0]["message"]["content"] == "alone"
+    assert answer.headers["x-determinism-coresident-peak"] == "1"
+    assert answer.headers["x-determinism-applied"] == "batch_isolation,cache_bypass,pinned_seed"
+    assert answer.headers["x-determinism-temperature-effective"] == "0.8"
     sent = json.loads(upstream.received[3].body)
     assert {"cache_salt", "seed", "temperature", "model"} == sent.keys()
-    assert 0.8 == sent["temperature"]
-    assert 1 == upstream.received[3].peak
+    assert sent["temperature"] == 0.8
+    assert upstream.received[3].peak == 1
 
 
-async def test_isolated_waits_for_other_clients_of_a_stock_engine(
-    upstream: ScriptedVllm, tmp_path: Path
-) -> None:
-    """Without a guard, work that the engine's own metrics show is waited for, and a replica that stays busy is a 503."""
+async def test_isolated_waits_for_other_clients_of_a_stock_engine(upstream: ScriptedVllm, tmp_path: Path) -> None:
+    """Without a guard, work that the engine's metrics show is waited for; a replica that stays busy is a 503."""
     async with running_gateway(tmp_path, upstream.url, drain_timeout=0.2) as gateway:
         upstream.waiting_elsewhere = 1
         refused = await gateway.post({"model": "m", "determinism": "isolated"})
         upstream.waiting_elsewhere = 0
         served = await gateway.post({"model": "m", "determinism": "isolated"})
 
-    assert (503, "determinism_unavailable") == (refused.status, refused.error["code"])
+    assert (refused.status, refused.error["code"]) == (503, "determinism_unavailable")
     assert "did not run empty" in refused.error["message"]
-    assert 200 == served.status
-    assert 1 == len(upstream.received)
+    assert served.status == 200
+    assert len(upstream.received) == 1
 
 
 async def test_a_mitigation_that_is_unknown_fails_closed(gateway: RunningGateway, upstream: ScriptedVllm) -> None:
     """A stock engine does not tell its posture, so `hardened` and `invariant` are refused by name and reason."""
     for mode, mitigation in (("hardened", "fixed_kv_split"), ("invariant", "batch_invariance")):
         answer = await gateway.post({"model": "m", "determinism": mode})
-        assert (503, "determinism_unavailable") == (answer.status, answer.error["code"])
+        assert (answer.status, answer.error["code"]) == (503, "determinism_unavailable")
         assert f"'{mitigation}' is unavailable" in answer.error["message"]
     assert upstream.received == []
 
@@ -106,11 +106,11 @@ async def test_report_serves_and_says_what_was_missing(gateway: RunningGateway, 
     """With on_unavailable=report the answer names what could not be honoured, and applies the rest."""
     answer = await gateway.post({"model": "m", "determinism": {"mode": "hardened", "on_unavailable": "report"}})
 
-    assert 200 == answer.status
+    assert answer.status == 200
     assert "fixed_kv_split" in answer.headers["x-determinism-unavailable"]
     assert "fixed_kv_split" not in answer.headers["x-determinism-applied"]
     assert "batch_isolation" in answer.headers["x-determinism-applied"]
-    assert 1 == upstream.received[0].peak
+    assert upstream.received[0].peak == 1
 
 
 @pytest.mark.parametrize("mode", [Mode.ISOLATED, Mode.HARDENED, Mode.INVARIANT])
@@ -123,7 +123,7 @@ async def test_a_guarded_replica_gets_the_admission(upstream: ScriptedVllm, tmp_
     wanted = MODE_MITIGATIONS[mode] | ({Mitigation.BATCH_INVARIANCE} if mode is Mode.HARDENED else set())
     headers = upstream.received[0].headers
     assert wanted == set(answer.headers["x-determinism-applied"].split(","))
-    assert "p-1" == answer.headers["x-determinism-posture"]
+    assert answer.headers["x-determinism-posture"] == "p-1"
     assert GUARD_KEY == headers["x-determinism-guard-key"] == upstream.probe_headers["x-determinism-guard-key"]
     assert ("shared" if mode is Mode.INVARIANT else "exclusive") == headers["x-determinism-admission"]
 
@@ -141,7 +141,7 @@ async def test_a_replica_with_the_posture_is_chosen(upstream: ScriptedVllm, tmp_
             answers = [await gateway.post({"model": "m", "determinism": "invariant"}) for _ in range(4)]
 
         assert {200} == {answer.status for answer in answers}
-        assert 4 == len(other.received)
+        assert len(other.received) == 4
         assert upstream.received == []
 
 
@@ -152,8 +152,8 @@ async def test_a_wrong_guard_key_fails_closed(upstream: ScriptedVllm, tmp_path: 
         ordinary = await gateway.post({"model": "m"})
         isolated = await gateway.post({"model": "m", "determinism": "isolated"})
 
-    assert 200 == ordinary.status
-    assert 503 == isolated.status
+    assert ordinary.status == 200
+    assert isolated.status == 503
     assert "REPRISE_GUARD_KEY" in isolated.error["message"]
 
 
@@ -171,17 +171,17 @@ async def test_admission_headers_of_a_client_are_stripped(gateway: RunningGatewa
     )
 
     headers = upstream.received[0].headers
-    assert "shared" == headers["x-determinism-admission"]
+    assert headers["x-determinism-admission"] == "shared"
     assert {"x-determinism-guard-key", "cookie", "x-custom"}.isdisjoint(headers)
-    assert ("Bearer caller", "00-1-2-03") == (headers["authorization"], headers["traceparent"])
-    assert "mine" != headers["x-request-id"]
+    assert (headers["authorization"], headers["traceparent"]) == ("Bearer caller", "00-1-2-03")
+    assert headers["x-request-id"] != "mine"
 
 
 async def test_the_engines_key_replaces_the_callers(upstream: ScriptedVllm, tmp_path: Path) -> None:
     """With a key of its own for the engine the gateway never passes the caller's on."""
     async with running_gateway(tmp_path, upstream.url, upstream_api_key="engine-key") as gateway:
         await gateway.post({"model": "m"}, authorization="Bearer caller")
-    assert "Bearer engine-key" == upstream.received[0].headers["authorization"]
+    assert upstream.received[0].headers["authorization"] == "Bearer engine-key"
 
 
 async def test_the_default_mode_rules_where_none_is_named(upstream: ScriptedVllm, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ async def test_the_default_mode_rules_where_none_is_named(upstream: ScriptedVllm
     async with running_gateway(tmp_path, upstream.url, default_mode="seeded") as gateway:
         plain = await gateway.post({"model": "m"})
         named = await gateway.post({"model": "m"}, x_determinism_mode="standard")
-    assert ("seeded", "standard") == (plain.headers["x-determinism-mode"], named.headers["x-determinism-mode"])
+    assert (plain.headers["x-determinism-mode"], named.headers["x-determinism-mode"]) == ("seeded", "standard")
 
 
 async def test_the_engines_answer_passes_as_it_is(gateway: RunningGateway) -> None:
@@ -200,7 +200,7 @@ async def test_the_engines_answer_passes_as_it_is(gateway: RunningGateway) -> No
     answer = await gateway.post({"model": "m", "x_script": script}, x_request_id="mine")
 
     assert (429, raw.encode()) == (answer.status, answer.body)
-    assert ("7", "mine") == (answer.headers["retry-after"], answer.headers["x-request-id"])
+    assert (answer.headers["retry-after"], answer.headers["x-request-id"]) == ("7", "mine")
 
 
 async def test_models_keep_every_field(gateway: RunningGateway, upstream: ScriptedVllm) -> None:
@@ -211,7 +211,7 @@ async def test_models_keep_every_field(gateway: RunningGateway, upstream: Script
 
 async def test_health_and_documentation(gateway: RunningGateway) -> None:
     """Liveness, readiness with the replicas' state, and the documented API."""
-    assert {"status": "ok"} == (await gateway.get("/healthz")).json()
+    assert (await gateway.get("/healthz")).json() == {"status": "ok"}
     ready = (await gateway.get("/readyz")).json()
     assert ready["ready"]
     assert ready["replicas"][0]["mitigations"]["batch_isolation"].startswith("yes")
@@ -229,5 +229,5 @@ async def test_not_ready_without_a_healthy_replica(upstream: ScriptedVllm, tmp_p
             pass
         answer = await gateway.post({"model": "m"})
 
-    assert (503, "not_ready") == (answer.status, answer.error["code"])
+    assert (answer.status, answer.error["code"]) == (503, "not_ready")
     assert "/health answered 503" in answer.error["message"]

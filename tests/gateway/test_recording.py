@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.running import RunningGateway, running_gateway
+from tests.support.running import RunningGateway, running_gateway, start
 from tests.support.scripted import ScriptedVllm, stream_events
 
 pytestmark = pytest.mark.anyio
@@ -14,12 +14,6 @@ pytestmark = pytest.mark.anyio
 
 def asks(text: str = "same", **members: Any) -> dict[str, Any]:
     return {"model": "m", "temperature": 0, "metadata": {"x": text}, "x_script": {"text": text}, **members}
-
-
-async def ask(gateway: RunningGateway, text: str, **members: Any) -> str:
-    """The verdict of an answer. The script is part of the cohort, so the text is told apart by a volatile member only."""
-    answer = await gateway.post(asks(**members) | {"x_script": None, "user": text})
-    return answer.headers["x-determinism-verdict"]
 
 
 async def settled(gateway: RunningGateway, verdict: str, mode: str = "standard") -> float:
@@ -35,8 +29,8 @@ async def test_repeats_match(gateway: RunningGateway) -> None:
     again = await gateway.post(asks())
     streamed = await gateway.post(asks(stream=True))
 
-    assert "pending" == first.headers["x-determinism-verdict"]
-    assert "match" == again.headers["x-determinism-verdict"]
+    assert first.headers["x-determinism-verdict"] == "pending"
+    assert again.headers["x-determinism-verdict"] == "match"
     assert first.headers["x-determinism-output"] == again.headers["x-determinism-output"]
     comment = streamed.body.split(b": determinism ")[1].split(b"\n")[0].decode()
     assert first.headers["x-determinism-output"] in comment
@@ -47,23 +41,23 @@ async def test_a_divergence_is_seen_and_explained(gateway: RunningGateway, upstr
     """An answer that changes when requests overlap is a divergence, with co-batching as its suspect."""
     body = {"model": "m", "temperature": 0}
     await gateway.post(body)
-    holding = asyncio.ensure_future(gateway.post({"model": "m", "x_script": {"hold": 1}}))
+    holding = start(gateway.post({"model": "m", "x_script": {"hold": 1}}))
     await upstream.until(2)
     overlapped = await gateway.post(body)
     upstream.release.set()
     await holding
 
-    assert "with 1" == overlapped.json()["choices"][0]["message"]["content"]
+    assert overlapped.json()["choices"][0]["message"]["content"] == "with 1"
     while await settled(gateway, "diverged") < 1:
         pass
-    assert 1 == await settled(gateway, "diverged")
-    assert 1 == await gateway.metric('reprise_divergences_total{cause="co_batched",mode="standard",model="m"}')
+    assert await settled(gateway, "diverged") == 1
+    assert await gateway.metric('reprise_divergences_total{cause="co_batched",mode="standard",model="m"}') == 1
 
 
 async def test_isolation_removes_the_divergence(gateway: RunningGateway, upstream: ScriptedVllm) -> None:
     """The product's claim in small: the same repeats in `isolated` all match while others run."""
     upstream.release.set()
-    others = [asyncio.ensure_future(gateway.post({"model": "m", "user": str(i)})) for i in range(20)]
+    others = [start(gateway.post({"model": "m", "user": str(i)})) for i in range(20)]
     isolated = [await gateway.post({"model": "m", "temperature": 0, "determinism": "isolated"}) for _ in range(10)]
     await asyncio.gather(*others)
 
@@ -71,21 +65,21 @@ async def test_isolation_removes_the_divergence(gateway: RunningGateway, upstrea
     assert {"1"} == {answer.headers["x-determinism-coresident-peak"] for answer in isolated}
     while await settled(gateway, "match", "isolated") < 9:
         pass
-    assert 0 == await settled(gateway, "diverged", "isolated")
+    assert await settled(gateway, "diverged", "isolated") == 0
 
 
 async def test_unseeded_sampling_is_incomparable(gateway: RunningGateway) -> None:
     """Answers that differ by design are counted as skipped, never as divergences."""
     answer = await gateway.post({"model": "m", "temperature": 0.8})
 
-    assert "incomparable" == answer.headers["x-determinism-verdict"]
-    assert 1 == await gateway.metric('reprise_comparisons_skipped_total{reason="unseeded_sampling"}')
+    assert answer.headers["x-determinism-verdict"] == "incomparable"
+    assert await gateway.metric('reprise_comparisons_skipped_total{reason="unseeded_sampling"}') == 1
 
 
 async def test_every_label_set_begins_at_zero(gateway: RunningGateway) -> None:
     """`increase()` can see the first divergence, because its series was there before."""
     for mode in ("standard", "seeded", "isolated", "invariant", "hardened", "verified", "custom"):
-        assert 0 == await settled(gateway, "diverged", mode)
+        assert await settled(gateway, "diverged", mode) == 0
 
 
 async def test_a_stream_keeps_its_bytes(gateway: RunningGateway) -> None:
@@ -105,7 +99,7 @@ async def test_the_comment_can_be_turned_off(upstream: ScriptedVllm, tmp_path: P
 
 
 async def test_the_ledger_outlives_the_gateway(upstream: ScriptedVllm, tmp_path: Path) -> None:
-    """References are kept in SQLite, as digests: after a restart a repeat still finds its cohort, and no text is on disk."""
+    """After a restart a repeat still finds its cohort, in SQLite, and there is no text on disk."""
     async with running_gateway(tmp_path, upstream.url, ledger=True) as gateway:
         await gateway.post(asks("secret-text"))
     async with running_gateway(tmp_path, upstream.url, ledger=True) as gateway:
@@ -113,5 +107,8 @@ async def test_the_ledger_outlives_the_gateway(upstream: ScriptedVllm, tmp_path:
         while await settled(gateway, "match") < 1:
             pass
 
-    for file in tmp_path.iterdir():
-        assert b"secret-text" not in file.read_bytes()
+    assert not any(b"secret-text" in content for content in contents(tmp_path))
+
+
+def contents(folder: Path) -> list[bytes]:
+    return [file.read_bytes() for file in folder.iterdir()]

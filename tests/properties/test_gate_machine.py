@@ -28,6 +28,7 @@ class GateMachine(RuleBasedStateMachine):
 
     @rule(target=tickets, admission=st.sampled_from(list(Admission)))
     def enqueue(self, admission: Admission) -> Ticket:
+        """Someone comes."""
         before = self._running()
         ticket = self.gate.enqueue(admission, self._granted)
         self.live.append(ticket)
@@ -37,6 +38,7 @@ class GateMachine(RuleBasedStateMachine):
 
     @rule(ticket=consumes(tickets))
     def release(self, ticket: Ticket) -> None:
+        """Someone leaves, whether running or waiting; leaving twice changes nothing."""
         before = self._running()
         was_running = ticket.granted
         expected = self.peaks.get(id(ticket), 0)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.running import CHAT, RunningGateway, request_bytes
+from tests.support.running import CHAT, RunningGateway, request_bytes, start
 from tests.support.scripted import ScriptedVllm
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +42,7 @@ async def test_before_the_headers(gateway: RunningGateway, upstream: ScriptedVll
     async with asyncio.timeout(5):
         await upstream.received[0].closed_by_client.wait()
         await idle(gateway, upstream)
-    assert 1 == await gateway.metric(f'reprise_requests_total{{mode="{mode}",model="m",outcome="client_closed"}}')
+    assert await gateway.metric(f'reprise_requests_total{{mode="{mode}",model="m",outcome="client_closed"}}') == 1
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -65,7 +65,7 @@ async def test_in_the_middle_of_a_stream(
 @pytest.mark.parametrize("mode", MODES)
 async def test_in_the_queue(gateway: RunningGateway, upstream: ScriptedVllm, mode: str) -> None:
     """A request whose client leaves while it waits for its turn is never sent."""
-    holder = asyncio.ensure_future(gateway.post({"model": "m", "determinism": "isolated", "x_script": {"hold": 1}}))
+    holder = start(gateway.post({"model": "m", "determinism": "isolated", "x_script": {"hold": 1}}))
     await upstream.until(1)
 
     async def queued(_: asyncio.StreamReader) -> None:
@@ -77,10 +77,10 @@ async def test_in_the_queue(gateway: RunningGateway, upstream: ScriptedVllm, mod
         pass
     upstream.release.set()
 
-    assert 200 == (await holder).status
+    assert (await holder).status == 200
     await idle(gateway, upstream)
-    assert 1 == len(upstream.received)
-    assert 200 == (await gateway.post({"model": "m", "determinism": "isolated"})).status
+    assert len(upstream.received) == 1
+    assert (await gateway.post({"model": "m", "determinism": "isolated"})).status == 200
 
 
 async def test_before_the_body_has_arrived(gateway: RunningGateway, upstream: ScriptedVllm) -> None:
@@ -90,13 +90,18 @@ async def test_before_the_body_has_arrived(gateway: RunningGateway, upstream: Sc
         writer.write(request)
         await writer.drain()
         writer.transport.abort()
-    assert 200 == (await gateway.post({"model": "m"})).status
-    assert 1 == len(upstream.received)
+    assert (await gateway.post({"model": "m"})).status == 200
+    assert len(upstream.received) == 1
 
 
 async def test_many_at_once(gateway: RunningGateway, upstream: ScriptedVllm) -> None:
     """A hundred clients that leave in every phase leave no lease, and the next requests succeed."""
-    actions = [{"do": "silent"}, {"do": "stream", "events": 1, "then": "silent"}, {"hold": 1}, {}]
+    actions: list[dict[str, object]] = [
+        {"do": "silent"},
+        {"do": "stream", "events": 1, "then": "silent"},
+        {"hold": 1},
+        {},
+    ]
 
     async def come_and_go(number: int) -> None:
         mode = MODES[number % 2] if number % 10 == 0 else "standard"

@@ -2,17 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import uvicorn
 
 from app.api.protocol import CorkedProtocol
 from app.main import create_app
 from app.settings import Settings
+
+T = TypeVar("T")
 
 CHAT = "/v1/chat/completions"
 
@@ -76,6 +78,11 @@ class RunningGateway:
         return next(float(row.rpartition(" ")[2]) for row in page.splitlines() if row.rpartition(" ")[0] == line)
 
 
+def start(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Run something beside the test; the test awaits it."""
+    return asyncio.get_running_loop().create_task(work)
+
+
 def request_bytes(method: str, path: str, body: bytes, headers: dict[str, str]) -> bytes:
     """One HTTP/1.1 request. Underscores in header names stand for dashes."""
     lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
@@ -114,11 +121,13 @@ async def running_gateway(state_dir: Path, *upstreams: str, **settings: Any) -> 
     """Serve a gateway before the upstreams, on the running loop; ready when the block begins."""
     chosen: dict[str, Any] = {"ledger": False, "probe_interval": 0.05, **settings}
     app = create_app(Settings(state_dir=state_dir, upstreams=upstreams, **chosen))
-    config = uvicorn.Config(app, port=0, http=CorkedProtocol, ws="none", lifespan="on", log_config=None, access_log=False)
+    config = uvicorn.Config(
+        app, port=0, http=CorkedProtocol, ws="none", lifespan="on", log_config=None, access_log=False
+    )
     server = _Server(config)
     listener = config.bind_socket()
     listener.listen()
-    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+    serving = start(server.serve(sockets=[listener]))
     gateway = RunningGateway(listener.getsockname()[1])
     try:
         while (await gateway.get("/readyz")).status != 200:

@@ -1,8 +1,8 @@
 """A scripted upstream over real sockets: for faults and races, never for a claim about an engine.
 
-It speaks vLLM's paths. What a generating request does is told by its own member ``x_script``:
-``{"do": ACTION, ...}`` with the actions listed in `ScriptedVllm._act`. It answers differently when requests overlap, and it
-keeps a log of what it received and of which requests overlapped.
+It speaks vLLM's paths. What a generating request does is told by its own member ``x_script``: ``{"do": ACTION, ...}``
+with the actions listed in `ScriptedVllm._act`. It answers differently when requests overlap, and it keeps a log of
+what it received and of which requests overlapped.
 """
 
 import asyncio
@@ -13,6 +13,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+_BROKEN = {
+    "garbage": b"NONSENSE\r\n\r\n",
+    "short": b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{"id":',
+    "close": b"",
+}
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 
@@ -38,7 +44,14 @@ class ScriptedVllm:
         self.release = asyncio.Event()
         self.healthy = True
         self.models: list[dict[str, Any]] = [
-            {"id": "m", "object": "model", "owned_by": "vllm", "root": "m", "max_model_len": 64, "x_extra": {"kept": 1.5}}
+            {
+                "id": "m",
+                "object": "model",
+                "owned_by": "vllm",
+                "root": "m",
+                "max_model_len": 64,
+                "x_extra": {"kept": 1.5},
+            }
         ]
         self.guard_answer: tuple[int, dict[str, Any]] | None = None
         self.probe_headers: dict[str, str] = {}
@@ -107,8 +120,8 @@ class ScriptedVllm:
             for other in self.running:
                 other.peak = max(other.peak, len(self.running))
             self.arrived.notify_all()
-        work = asyncio.ensure_future(self._act(request, writer))
-        gone = asyncio.ensure_future(reader.read(1))
+        work = asyncio.get_running_loop().create_task(self._act(request, writer))
+        gone = asyncio.get_running_loop().create_task(reader.read(1))
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -139,20 +152,16 @@ class ScriptedVllm:
                 _unary(writer, script.get("raw", unary_body(text)).encode(), script.get("status", 200))
             case "reset":
                 _reset(writer)
-            case "close":
-                writer.close()
-                raise ConnectionResetError
             case "silent":
                 await asyncio.Event().wait()
-            case "garbage":
-                writer.write(b"NONSENSE\r\n\r\n")
-            case "short":
-                writer.write(b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{"id":')
+            case "stream":
+                await self._broken_stream(script, text, writer)
+            case raw:
+                # The head of an answer that ends too early, or none at all.
+                writer.write(_BROKEN[raw])
                 await writer.drain()
                 writer.close()
                 raise ConnectionResetError
-            case "stream":
-                await self._broken_stream(script, text, writer)
 
     async def _broken_stream(self, script: dict[str, Any], text: str, writer: asyncio.StreamWriter) -> None:
         """The first ``events`` events of a stream, then what ``then`` says."""
@@ -194,7 +203,9 @@ def unary_body(text: str) -> str:
     """A chat answer."""
     message = {"role": "assistant", "content": text}
     choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
-    return json.dumps({"id": "chatcmpl-1", "object": "chat.completion", "model": "m", "choices": choices, "usage": USAGE})
+    return json.dumps(
+        {"id": "chatcmpl-1", "object": "chat.completion", "model": "m", "choices": choices, "usage": USAGE}
+    )
 
 
 def _head(writer: asyncio.StreamWriter, kind: str) -> None:

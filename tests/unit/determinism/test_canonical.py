@@ -69,7 +69,7 @@ def test_large_seeds_stay_apart() -> None:
 def test_the_key_depends_on_the_installation() -> None:
     """Another installation's key gives other cohort keys; the derived seed does not depend on it."""
     assert cohort_key(form(BASE), b"a") != cohort_key(form(BASE), b"b")
-    assert 64 == len(cohort_key(form(BASE), b"a"))
+    assert len(cohort_key(form(BASE), b"a")) == 64
     assert derived_seed(form(BASE)) == derived_seed(form(BASE))
 
 
@@ -82,7 +82,7 @@ def test_the_key_depends_on_the_installation() -> None:
         ("text", False),
     ],
 )
-def test_remote_media(part: object, remote: bool) -> None:  # noqa: FBT001 - the expected value of a table
+def test_remote_media(part: object, remote: bool) -> None:
     """Media behind a URL may change between two requests; inline media cannot."""
     assert remote is has_remote_media({"messages": [{"role": "user", "content": [part]}, 3, {"content": "x"}]})
 

@@ -31,7 +31,7 @@ def test_equal_text_of_other_tokens_is_a_match() -> None:
 
 
 @pytest.mark.parametrize(("left", "right"), [(True, False), (False, True), (False, False)])
-def test_an_incomplete_output_is_incomparable(left: bool, right: bool) -> None:  # noqa: FBT001 - cases
+def test_an_incomplete_output_is_incomparable(left: bool, right: bool) -> None:
     """One answer cut short is enough, even where the texts agree so far."""
     comparison = compare(output(choice("x"), complete=left), output(choice("x"), complete=right))
     assert comparison == Comparison(Verdict.INCOMPARABLE, kind=Kind.INCOMPLETE)

@@ -189,7 +189,7 @@ def test_streamed_choices_are_kept_apart() -> None:
         ([], True),
     ],
 )
-def test_an_answer_cut_short_is_incomplete(events: list[dict[str, Any]], done: bool) -> None:  # noqa: FBT001 - a case
+def test_an_answer_cut_short_is_incomplete(events: list[dict[str, Any]], done: bool) -> None:
     """Without an end, or with a choice that did not finish, an output is incomplete."""
     assert not stream(CHAT_PATH, events, done=done).complete
 

@@ -38,7 +38,7 @@ def test_each_way_of_naming_a_mode_gives_the_same_plan(mode: Mode) -> None:
 def test_places_may_agree() -> None:
     """Naming one mode three times is no contradiction."""
     plan = planned(header=Wish(Mode.SEEDED), determinism="seeded", model="smollm2@seeded")
-    assert (Mode.SEEDED, "smollm2") == (plan.mode, plan.model)
+    assert (plan.mode, plan.model) == (Mode.SEEDED, "smollm2")
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_places_may_agree() -> None:
 )
 def test_places_that_disagree_are_an_error(header: Wish, members: dict[str, Any]) -> None:
     """No precedence decides for the caller; the error names both places."""
-    with pytest.raises(InvalidRequest, match="contradictory.* but ") as caught:
+    with pytest.raises(InvalidRequest, match=r"contradictory.* but ") as caught:
         planned(header=header, **members)
-    assert "contradictory_mode" == caught.value.error_code
+    assert caught.value.error_code == "contradictory_mode"
 
 
 def test_single_mitigations_are_custom_or_add_to_the_mode() -> None:
@@ -61,7 +61,7 @@ def test_single_mitigations_are_custom_or_add_to_the_mode() -> None:
     alone = planned(determinism={"mitigations": ["pinned_seed"]}, default=Mode.ISOLATED)
     added = planned(determinism={"mode": "seeded", "mitigations": ["batch_isolation"]})
 
-    assert (Mode.CUSTOM, {Mitigation.PINNED_SEED}) == (alone.mode, alone.mitigations)
+    assert (alone.mode, alone.mitigations) == (Mode.CUSTOM, frozenset({Mitigation.PINNED_SEED}))
     assert Mode.SEEDED is added.mode
     assert MODE_MITIGATIONS[Mode.SEEDED] | {Mitigation.BATCH_ISOLATION} == added.mitigations
     assert added.exclusive
@@ -116,9 +116,9 @@ def test_null_says_nothing() -> None:
 
 
 def test_suffixes() -> None:
-    """A served name is never split; an unknown suffix of a served name is an error; anything else is left to the engine."""
-    assert "odd@isolated" == planned(model="odd@isolated").model
-    assert "other@v2" == planned(model="other@v2").model
+    """A served name is never split, an unknown suffix of one is an error, anything else is the engine's to judge."""
+    assert planned(model="odd@isolated").model == "odd@isolated"
+    assert planned(model="other@v2").model == "other@v2"
     with pytest.raises(InvalidRequest, match="'model' names no known mode"):
         planned(model="smollm2@strict")
 

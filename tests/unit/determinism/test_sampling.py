@@ -52,13 +52,13 @@ def test_pinned_seed_keeps_the_callers_else_derives_one() -> None:
 
 @pytest.mark.parametrize("unset", [None, -1])
 def test_an_unset_seed_is_replaced(unset: int | None) -> None:
-    """vLLM reads null and -1 as no seed."""
+    """VLLM reads null and -1 as no seed."""
     assert pinned(plan(Mitigation.PINNED_SEED), seed=unset).sampling.seed not in {None, -1}
 
 
 def test_cache_bypass_sets_a_fresh_salt() -> None:
     """The caller's salt gives way: a known one could hit the cache."""
-    assert "salt" == orjson.loads(pinned(plan(Mitigation.CACHE_BYPASS), cache_salt="known").body)["cache_salt"]
+    assert orjson.loads(pinned(plan(Mitigation.CACHE_BYPASS), cache_salt="known").body)["cache_salt"] == "salt"
 
 
 def test_what_is_the_gateways_does_not_reach_the_engine() -> None:
@@ -68,8 +68,8 @@ def test_what_is_the_gateways_does_not_reach_the_engine() -> None:
     plain = pin(request, plan(), salt="s", tiny=1e-5)
     kept = pin(request, plan(), salt="s", tiny=1e-5, keep_priority=True)
 
-    assert b'{"model":"m","x":1}' == plain.body
-    assert b'{"model":"m","priority":3,"x":1}' == kept.body
+    assert plain.body == b'{"model":"m","x":1}'
+    assert kept.body == b'{"model":"m","priority":3,"x":1}'
 
 
 def test_hardened_makes_all_its_edits() -> None:

@@ -59,7 +59,7 @@ class FakeServer:
         self.scopes: list[MutableMapping[str, Any]] = []
         self.work: Callable[[Any, Any, Any], Awaitable[None]] | None = None
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         """ASGI."""
         self.scopes.append(scope)
         if scope["type"] == "lifespan":

@@ -91,7 +91,7 @@ async def test_the_server_still_hears_that_a_client_left() -> None:
     replica = Replica()
     heard: list[Message] = []
 
-    async def work(_: object, receive: Any, send: object) -> None:  # noqa: ANN401, ARG001 - ASGI
+    async def work(_: object, receive: Any, send: object) -> None:  # noqa: ARG001 - ASGI
         await read(receive)
         with anyio.move_on_after(0):
             await receive()

@@ -102,7 +102,7 @@ class Started:
         await self.replica.serve(call)
         return call
 
-    async def run(self, test: Any) -> None:  # noqa: ANN401 - a coroutine function of this file
+    async def run(self, test: Any) -> None:
         """Run ``test`` between the server's start and its end."""
         lifespan = self.replica.call({}, kind="lifespan", data=None)
         async with anyio.create_task_group() as group:

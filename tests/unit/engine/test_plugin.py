@@ -40,7 +40,7 @@ class FakeTorch(ModuleType):
         card = SimpleNamespace(name="NVIDIA H200", gcnArchName="gfx942:sramecc+", major=major, minor=minor)
         self.cuda = SimpleNamespace(get_device_properties=lambda _: card, current_device=lambda: 0)
 
-    def use_deterministic_algorithms(self, mode: bool, *, warn_only: bool = False) -> None:  # noqa: FBT001 - torch's
+    def use_deterministic_algorithms(self, mode: bool, *, warn_only: bool = False) -> None:
         """As torch's."""
         self.deterministic, self.warn_only = mode, warn_only
 

@@ -147,7 +147,7 @@ def test_a_bad_option_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_ctrl_c_prints_the_rows_so_far(as_json: bool) -> None:  # noqa: FBT001 - two forms of one case
+def test_ctrl_c_prints_the_rows_so_far(as_json: bool) -> None:
     """SIGINT ends the run at once with status 130, and what had been measured is printed."""
     # 4 references and 4 repeats of the first mode, 4 references and 2 repeats of the second, then silence.
     with serving(Site(stall_at=15)) as site:

@@ -177,7 +177,7 @@ def test_many_prompts_show_a_range_of_distinct_outputs() -> None:
         ((replace(ISOLATED, diverged=1),), True, 130),
     ],
 )
-def test_exit_status(rows: tuple[Row, ...], interrupted: bool, code: int) -> None:  # noqa: FBT001 - a table of cases
+def test_exit_status(rows: tuple[Row, ...], interrupted: bool, code: int) -> None:
     """1 for a deterministic mode that diverged, else 2 for failed requests, else 0; 130 when interrupted."""
     assert Report(EXPERIMENT, "m", rows, interrupted=interrupted).exit_code == code
 

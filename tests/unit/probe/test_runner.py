@@ -118,7 +118,7 @@ async def test_a_failing_server_is_given_up() -> None:
     """When repeats fail, the mode ends after a few with the server's reason, and what was compared stays."""
     answered = count(1)
 
-    def broken(_mode: str, background: bool) -> int | None:  # noqa: FBT001 - the script's signature
+    def broken(_mode: str, background: bool) -> int | None:
         return None if background or next(answered) <= 5 else 500
 
     server = Server(broken=broken)

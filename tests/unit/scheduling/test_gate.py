@@ -7,6 +7,7 @@ import pytest
 from anyio import wait_all_tasks_blocked
 
 from app.scheduling.gate import Admission, Gate, GateStatistics
+from tests.support.running import start
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +40,7 @@ async def test_cancelled_while_waiting_leaves_nothing() -> None:
     """A ticket whose owner is cancelled in the queue is gone, and those behind it move up."""
     gate = Gate()
     holder = await gate.acquire(Admission.EXCLUSIVE)
-    waiter = asyncio.ensure_future(gate.acquire(Admission.EXCLUSIVE))
+    waiter = start(gate.acquire(Admission.EXCLUSIVE))
     await wait_all_tasks_blocked()
 
     waiter.cancel()
@@ -53,8 +54,8 @@ async def test_granted_then_cancelled_hands_on() -> None:
     """Cancelled between grant and wake-up, the turn goes to the next in line."""
     gate = Gate()
     holder = await gate.acquire(Admission.EXCLUSIVE)
-    unlucky = asyncio.ensure_future(gate.acquire(Admission.EXCLUSIVE))
-    lucky = asyncio.ensure_future(gate.acquire(Admission.EXCLUSIVE))
+    unlucky = start(gate.acquire(Admission.EXCLUSIVE))
+    lucky = start(gate.acquire(Admission.EXCLUSIVE))
     await wait_all_tasks_blocked()
 
     gate.release(holder)
@@ -71,16 +72,16 @@ async def test_a_cancelled_exclusive_opens_the_door() -> None:
     """Shared tickets held back by a waiting exclusive one run when it leaves the queue."""
     gate = Gate()
     running = await gate.acquire(Admission.SHARED)
-    exclusive = asyncio.ensure_future(gate.acquire(Admission.EXCLUSIVE))
+    exclusive = start(gate.acquire(Admission.EXCLUSIVE))
     await wait_all_tasks_blocked()
-    shared = asyncio.ensure_future(gate.acquire(Admission.SHARED))
+    shared = start(gate.acquire(Admission.SHARED))
     await wait_all_tasks_blocked()
     assert not shared.done()
 
     exclusive.cancel()
     ticket = await shared
 
-    assert 2 == ticket.peak
+    assert ticket.peak == 2
     gate.release(ticket)
     gate.release(running)
     assert gate.statistics() == IDLE
