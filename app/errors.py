@@ -5,7 +5,6 @@ Foreign exceptions are translated at the border (``raise UpstreamUnavailable(...
 
     RepriseError                     500  server_error           internal_error
     ├── InvalidRequest               400  invalid_request_error  invalid_request
-    │   ├── Unauthorized             401                         invalid_api_key
     │   ├── NotFound                 404                         not_found
     │   │   └── ModelNotFound        404                         model_not_found
     │   ├── MethodNotAllowed         405                         method_not_allowed
@@ -58,13 +57,6 @@ class InvalidRequest(RepriseError):
     status = 400
     type = "invalid_request_error"
     code = "invalid_request"
-
-
-class Unauthorized(InvalidRequest):
-    """A key is missing or wrong."""
-
-    status = 401
-    code = "invalid_api_key"
 
 
 class NotFound(InvalidRequest):

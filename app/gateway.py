@@ -11,8 +11,8 @@ import orjson
 
 from app.determinism.mode import Mode
 from app.determinism.plan import Plan, Wish, resolve
-from app.determinism.request import parse
-from app.determinism.sampling import Sampling, pin
+from app.determinism.request import InferenceRequest, parse
+from app.determinism.sampling import Pinned, Sampling, pin
 from app.errors import UpstreamReset
 from app.headers import ADMISSION, COMMENT_PREFIX, GUARD_KEY, to_caller, to_engine
 from app.observation.exchange import Exchange, Observatory
@@ -59,7 +59,7 @@ class Gateway:
         with self._observatory.exchange(call.request_id) as exchange:
             request = parse(call.path, call.body)
             plan = resolve(request, call.wish, self._policy.default_mode, self._scheduler.served)
-            pinned = pin(request, plan, salt=call.request_id, tiny=self._policy.tiny_temperature)
+            pinned = self._pin(request, plan, call.request_id)
             exchange.planned(request, plan, pinned.sampling)
             async with self._scheduler.lease(plan) as lease:
                 exchange.leased(lease.replica.name, lease.status.digest, lease.admission, lease.waited)
@@ -100,6 +100,10 @@ class Gateway:
         await reply.finish(comment + last)
         await response.drain()
 
+    def _pin(self, request: InferenceRequest, plan: Plan, request_id: str) -> Pinned:
+        tiny, keep = self._policy.tiny_temperature, self._scheduler.by_priority
+        return pin(request, plan, salt=request_id, tiny=tiny, keep_priority=keep)
+
     def _request_headers(self, call: Call, lease: Lease) -> list[Header]:
         ours = [(ADMISSION, lease.admission.encode())]
         if lease.status.guarded and self._policy.guard_key is not None:
@@ -116,7 +120,7 @@ def _facts(plan: Plan, sampling: Sampling, lease: Lease) -> list[Header]:
         (b"x-determinism-posture", lease.status.digest.encode()),
     ]
     if lease.missing:
-        text = "; ".join(f"{mitigation}: {reason}" for mitigation, reason in lease.missing.items())
+        text = "; ".join(f"{mitigation}: {' '.join(reason.split())}" for mitigation, reason in lease.missing.items())
         facts.append((b"x-determinism-unavailable", text.encode("ascii", "replace")))
     if plan.mitigations:
         facts += [

@@ -4,6 +4,7 @@ Reads the call, watches for the client leaving, and lets the gateway answer.
 """
 
 import asyncio
+import re
 import secrets
 from types import TracebackType
 from typing import Final
@@ -23,6 +24,8 @@ from app.reply import Header, Receive, Reply, Scope, Send
 PATHS: Final = ("/v1/chat/completions", "/v1/completions")
 
 _CLOSE: Final[Header] = (b"connection", b"close")
+_ALLOW: Final[Header] = (b"allow", b"POST")
+_ECHOABLE: Final = re.compile(rb"[\x21-\x7e]{1,200}")
 
 
 class ClientGone(Exception):
@@ -44,7 +47,7 @@ class InferenceApp:
         """Serve one HTTP request."""
         request_id = secrets.token_hex(16)
         headers: tuple[Header, ...] = tuple(scope["headers"])
-        reply = Reply(send, [(b"x-request-id", _first(headers, b"x-request-id") or request_id.encode())])
+        reply = Reply(send, [(b"x-request-id", _echoed(headers) or request_id.encode())])
         try:
             wish = _read_wish(scope, headers)
             body = await self._read_body(headers, receive)
@@ -54,7 +57,7 @@ class InferenceApp:
             return
         except (RequestTooLarge, RequestTimeout, UnsupportedMediaType, MethodNotAllowed) as error:
             # The body was not read to its end, so the connection cannot serve another request.
-            await reply.fail(error, [_CLOSE])
+            await reply.fail(error, [_CLOSE, *([_ALLOW] if isinstance(error, MethodNotAllowed) else ())])
         except RepriseError as error:
             await reply.fail(error)
         except Exception:
@@ -158,6 +161,12 @@ def _once(known: str | None, value: str, name: str) -> str:
     if known is not None and known != value:
         raise InvalidRequest(f"The header '{name}' is given twice.", param=name, code="contradictory_mode")
     return value
+
+
+def _echoed(headers: tuple[Header, ...]) -> bytes | None:
+    """The caller's own request id, where it is one that a header can carry back."""
+    given = _first(headers, b"x-request-id")
+    return given if given is not None and _ECHOABLE.fullmatch(given) else None
 
 
 def _first(headers: tuple[Header, ...], wanted: bytes) -> bytes | None:

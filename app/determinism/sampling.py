@@ -13,6 +13,7 @@ from app.determinism.canonical import canonical, derived_seed
 from app.determinism.mode import Mitigation
 from app.determinism.plan import Plan
 from app.determinism.request import InferenceRequest, edit
+from app.errors import InvalidRequest
 
 ENGINE_LOWEST_TEMPERATURE: Final = 0.01
 """vLLM's floor for a temperature above 0 (``_MAX_TEMP`` in vllm/sampling_params.py, 0.32)."""
@@ -55,9 +56,12 @@ def pin(
 
     ``salt`` must be new for each request (it makes the prefix cache miss); ``tiny`` replaces a temperature of 0;
     ``keep_priority`` is for engines that schedule by priority (others refuse the member). With nothing to change the
-    body is the caller's own object. Raises InvalidRequest as `edit` does.
+    body is the caller's own object. Raises InvalidRequest as `edit` does, and for a wrongly typed
+    temperature or seed.
     """
     members = request.members
+    if plan.mitigations:
+        _check(members)
     temperature = asked = _number(members.get("temperature"))
     seed = _seed(members)
     changes: dict[str, Any] = {}
@@ -72,6 +76,15 @@ def pin(
     ours = ("determinism",) if keep_priority else ("determinism", "priority")
     changes |= {name: None for name in ours if name in members}
     return Pinned(edit(request.body, changes), Sampling(asked, _effective(temperature), seed))
+
+
+def _check(members: Mapping[str, Any]) -> None:
+    """Refuse what could mean one thing here and another in the engine, which reads "0" as 0."""
+    temperature, seed = members.get("temperature"), members.get("seed")
+    if temperature is not None and _number(temperature) is None:
+        raise InvalidRequest("'temperature' must be a number.", param="temperature")
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
+        raise InvalidRequest("'seed' must be an integer of 64 bits.", param="seed")
 
 
 def _effective(temperature: float | None) -> float | None:

@@ -18,31 +18,22 @@ Who presents the guard key gets the co-resident peak and the wait in headers, an
 
 import asyncio
 import hmac
-import json
 import logging
 import os
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol
 
 from app.determinism.mode import Mitigation
-from app.engine.plugin import Observer, api_servers
-from app.scheduling.gate import Admission, Gate, Ticket
-
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+from app.engine.asgi import App, Inbox, Message, Receive, Refusal, Reporter, Scope, Send, header, send_json
+from app.engine.observer import Observer, api_servers
+from app.scheduling.gate import Admission, Gate
 
 ADMISSION_HEADER: Final = b"x-determinism-admission"
 KEY_HEADER: Final = b"x-determinism-guard-key"
-PEAK_HEADER: Final = b"x-determinism-coresident-peak"
-WAIT_HEADER: Final = b"x-determinism-admission-wait"
 POSTURE_PATH: Final = "/reprise/posture"
 
 GENERATING_PATHS: Final = frozenset(
@@ -57,16 +48,10 @@ GENERATING_PATHS: Final = frozenset(
 
 REALTIME_PATH: Final = "/v1/realtime"
 
-BUFFER_LIMIT: Final = 64 * 1024 * 1024
-"""Bytes of a request's body that are kept while it waits; a client that sends more is read on after its grant."""
-
 DRAIN_DEADLINE: Final = 30.0
 
 DRAIN_POLL: Final = 0.002
 """Seconds between two looks at the engine's number of unfinished requests, a local attribute."""
-
-_DISCONNECTS: Final = frozenset({"http.disconnect", "websocket.disconnect"})
-_DONE: Final = b"data: [DONE]"
 
 # Under vLLM's own logger, since its logging configuration has no handler for others.
 logger = logging.getLogger("vllm.reprise.guard")
@@ -81,121 +66,6 @@ class EngineClient(Protocol):
 
     def get_num_unfinished_requests(self) -> int:
         """Requests that the engine has and has not finished."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """An answer in OpenAI's error shape."""
-
-    status: int
-    code: str
-    message: str
-
-    async def send(self, send: Send) -> None:
-        """Send it as the whole response."""
-        kind = "server_error" if self.status >= 500 else "invalid_request_error"  # noqa: PLR2004 - the HTTP classes
-        error = {"message": self.message, "type": kind, "param": None, "code": self.code}
-        await _send_json(send, self.status, {"error": error})
-
-
-class Inbox:
-    """A request's messages: listened to while it waits, then handed to the application in order, none lost."""
-
-    def __init__(self, receive: Receive, limit: int = BUFFER_LIMIT) -> None:
-        self._receive = receive
-        self._limit = limit
-        self._kept: deque[Message] = deque()
-        self._size = 0
-        self._listening: asyncio.Task[Message] | None = None
-
-    async def until(self, event: asyncio.Event) -> bool:
-        """Wait for ``event``; False if the client left first. Cancelled, it keeps what has arrived."""
-        waiter = asyncio.create_task(event.wait())  # noqa: TID251 - this method cancels it
-        try:
-            while not event.is_set():
-                if await self._message({waiter}):
-                    return False
-        finally:
-            waiter.cancel()
-        return True
-
-    async def pause(self, seconds: float) -> bool:
-        """Wait ``seconds``, or less if a message arrives; False if the client left."""
-        return not await self._message(set(), seconds)
-
-    async def _message(self, others: set[asyncio.Task[Any]], timeout: float | None = None) -> bool:  # noqa: ASYNC109
-        """Wait for a message, one of ``others`` or the timeout; keep the message; True if it says the client left."""
-        if self._size <= self._limit and self._listening is None:
-            self._listening = asyncio.create_task(_call(self._receive))  # noqa: TID251 - `close` cancels it
-        waiting = others if self._listening is None else {*others, self._listening}
-        if not waiting:
-            await asyncio.sleep(timeout or 0)
-            return False
-        await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if self._listening is None or not self._listening.done():
-            return False
-        message, self._listening = self._listening.result(), None
-        self._kept.append(message)
-        self._size += len(message.get("body", b""))
-        return message["type"] in _DISCONNECTS
-
-    async def receive(self) -> Message:
-        """ASGI's receive for the application: what was kept, then what the outstanding call brings, then live.
-
-        Cancelled, it loses nothing: the outstanding call goes on and serves the next one.
-        """
-        while not self._kept:
-            task = self._listening
-            if task is None:
-                return await self._receive()
-            await asyncio.wait({task})
-            if self._listening is task:
-                self._listening = None
-                self._kept.append(task.result())
-        return self._kept.popleft()
-
-    def close(self) -> None:
-        """Give up an outstanding call."""
-        if self._listening is not None:
-            self._listening.cancel()
-
-
-class Reporter:
-    """ASGI's send for a gateway: adds the headers, and the SSE comment before the end of a stream."""
-
-    def __init__(self, send: Send, ticket: Ticket, wait: float) -> None:
-        self._send = send
-        self._ticket = ticket
-        self._wait = wait
-        self._streams = False
-
-    async def send(self, message: Message) -> None:
-        """Pass a message on."""
-        if message["type"] == "http.response.start":
-            headers = list(message.get("headers", ()))
-            self._streams = any(
-                name.lower() == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers
-            )
-            # On a unary answer this peak is final: vLLM sends its headers when the engine is done.
-            headers.append((PEAK_HEADER, str(self._ticket.peak).encode()))
-            headers.append((WAIT_HEADER, f"{self._wait:.6f}".encode()))
-            message = {**message, "headers": headers}
-        elif self._streams and _DONE in message.get("body", b""):
-            message = await self._comment(message)
-        await self._send(message)
-
-    async def _comment(self, message: Message) -> Message:
-        """Send the comment, and before it what precedes the last event; returns the rest."""
-        body: bytes = message["body"]
-        # At the start of a line only: text that a model wrote lies inside JSON, where a line break is escaped.
-        at = 0 if body.startswith(_DONE) else body.find(b"\n" + _DONE) + 1
-        if at == 0 and not body.startswith(_DONE):
-            return message
-        self._streams = False
-        comment = b': reprise-guard {"coresident_peak":%d}\n\n' % self._ticket.peak
-        for part in filter(None, (body[:at], comment)):
-            await self._send({"type": "http.response.body", "body": part, "more_body": True})
-        return {**message, "body": body[at:]}
 
 
 class Guard:
@@ -244,7 +114,7 @@ class Guard:
             await self._observer.stop()
 
     async def _tell_posture(self, scope: Scope, send: Send) -> None:
-        if not self._trusted(_header(scope, KEY_HEADER)):
+        if not self._trusted(header(scope, KEY_HEADER)):
             await Refusal(403, "forbidden", f"the guard key is missing or wrong ({KEY_HEADER.decode()})").send(send)
             return
         self._observer.start(scope["app"].state)
@@ -259,7 +129,7 @@ class Guard:
             "gate": asdict(self._gate.statistics()),
             "guard_version": _guard_version(),
         }
-        await _send_json(send, 200, answer)
+        await send_json(send, 200, answer)
 
     async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = scope["app"].state
@@ -270,7 +140,7 @@ class Guard:
             else:
                 await decision.send(send)
             return
-        trusted = self._trusted(_header(scope, KEY_HEADER))
+        trusted = self._trusted(header(scope, KEY_HEADER))
         ours = {ADMISSION_HEADER, KEY_HEADER}
         scope = {**scope, "headers": [pair for pair in scope["headers"] if pair[0].lower() not in ours]}
         await self._run(scope, receive, send, state.engine_client, decision, trusted=trusted)
@@ -279,7 +149,7 @@ class Guard:
         """The admission of a request, or why it is refused before it queues."""
         if not self._has_engine_key(scope, state):
             return Refusal(401, "invalid_api_key", "the engine's API key is missing or wrong")
-        wanted, key = _header(scope, ADMISSION_HEADER), _header(scope, KEY_HEADER)
+        wanted, key = header(scope, ADMISSION_HEADER), header(scope, KEY_HEADER)
         if wanted is None or wanted == b"shared" or scope["type"] == "websocket":
             return Admission.SHARED
         if key is None and self._key is not None:
@@ -303,7 +173,7 @@ class Guard:
         digests = [sha256(key.encode()).digest() for key in keys if key]
         if not digests:
             return True
-        scheme, _, token = (_header(scope, b"authorization") or b"").decode("latin-1").partition(" ")
+        scheme, _, token = (header(scope, b"authorization") or b"").decode("latin-1").partition(" ")
         given = sha256(token.encode()).digest()
         # Every key is compared, whichever fits, so that the time tells nothing.
         return scheme.lower() == "bearer" and sum(hmac.compare_digest(given, digest) for digest in digests) > 0
@@ -349,15 +219,6 @@ async def _sleep(seconds: float) -> bool:
     return True
 
 
-async def _call(receive: Receive) -> Message:
-    # An ASGI callable may return any awaitable; a task needs a coroutine.
-    return await receive()
-
-
-def _header(scope: Scope, name: bytes) -> bytes | None:
-    return next((bytes(value) for key, value in scope["headers"] if key.lower() == name), None)
-
-
 def _unavailable(reason: str) -> Refusal:
     return Refusal(503, "determinism_unavailable", f"batch_isolation cannot be honoured: {reason}")
 
@@ -367,10 +228,3 @@ def _guard_version() -> str:
         return version("reprise-gateway")
     except PackageNotFoundError:
         return "unknown"
-
-
-async def _send_json(send: Send, status: int, content: object) -> None:
-    body = json.dumps(content).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})

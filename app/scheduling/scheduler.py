@@ -69,7 +69,10 @@ class Lease:
 
 
 class Scheduler:
-    """Chooses replicas and hands out leases."""
+    """Chooses replicas and hands out leases.
+
+    ``served`` holds the models of all replicas; ``by_priority`` says that every engine schedules by the request's priority.
+    """
 
     def __init__(
         self,
@@ -83,6 +86,7 @@ class Scheduler:
     ) -> None:
         self.slots = {replica: Slot(replica, exclusive_run) for replica in replicas}
         self.served: frozenset[str] = frozenset()
+        self.by_priority = False
         self._prober = prober
         self.clock = clock
         self._drain_timeout = drain_timeout
@@ -91,7 +95,9 @@ class Scheduler:
     def update(self, replica: Replica, status: ReplicaStatus) -> None:
         """Take over what a probe saw."""
         self.slots[replica].status = status
-        self.served = frozenset().union(*(slot.status.served for slot in self.slots.values()))
+        statuses = [slot.status for slot in self.slots.values()]
+        self.served = frozenset().union(*(status.served for status in statuses))
+        self.by_priority = all(status.posture.scheduling_policy == "priority" for status in statuses)
 
     @property
     def ready(self) -> bool:

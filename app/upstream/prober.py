@@ -17,6 +17,7 @@ from app.upstream.replica import UNKNOWN_POSTURE, Replica, ReplicaStatus
 
 GUARD_KEY_HEADER: Final = "x-determinism-guard-key"
 POSTURE_PATH: Final = "/reprise/posture"
+_UNSETTLED_SECONDS: Final = 0.5
 _IN_FLIGHT: Final = frozenset({"vllm:num_requests_running", "vllm:num_requests_waiting"})
 
 
@@ -197,10 +198,11 @@ class Watchdog:
                 group.start_soon(self._look_at, replica)
 
     async def run(self) -> None:
-        """Probe for ever."""
+        """Probe for ever; more often while a replica is not yet what it could be."""
         while True:
             await self.look()
-            await anyio.sleep(self._interval)
+            settled = all(status.healthy and status.guard_problem is None for status in self._known.values())
+            await anyio.sleep(self._interval if settled else min(self._interval, _UNSETTLED_SECONDS))
 
     async def _look_at(self, replica: Replica) -> None:
         status = await self._prober.observe(replica)

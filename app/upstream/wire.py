@@ -137,10 +137,10 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as exc:
-            self._fail(UpstreamReset(f"Replica {self.name} broke the HTTP protocol ({type(exc).__name__})."))
+        except httptools.HttpParserError:
+            if not self._complete:
+                self._fail(UpstreamReset(f"Replica {self.name} broke the HTTP protocol."))
             self.close()
-            return
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature; why is not told

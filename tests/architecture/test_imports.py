@@ -53,7 +53,13 @@ def test_importing_has_no_effect(module: str, tmp_path: Path) -> None:
     assert not {"vllm", "torch", "transformers"} & {name.partition(".")[0] for name in result["modules"]}
 
 
-@pytest.mark.parametrize("module", ["app.engine.guard", "app.engine.plugin", "app.engine.demo_model", "app.cli"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        *("app.engine.asgi", "app.engine.guard", "app.engine.observer", "app.engine.plugin"),
+        *("app.engine.demo_model", "app.cli"),
+    ],
+)
 def test_what_runs_beside_vllm_needs_the_standard_library_alone(module: str) -> None:
     """The wheel is installed into engines with ``--no-deps``: these modules load where nothing else is installed."""
     bare = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {module}"

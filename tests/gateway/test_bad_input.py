@@ -24,6 +24,8 @@ pytestmark = pytest.mark.anyio
         (b'{"model":"m","determinism":{"mitigations":["x"]}}', 400, "unknown_mitigation", "determinism.mitigations"),
         (b'{"model":"m@seeded","determinism":"isolated"}', 400, "contradictory_mode", "suffix"),
         (b'{"model":"m","determinism":"verified"}', 501, "mode_not_implemented", "verified"),
+        (b'{"model":"m@seeded","temperature":"0"}', 400, "invalid_request", "'temperature'"),
+        (b'{"model":"m@isolated","seed":73786976294838206464}', 400, "invalid_request", "'seed'"),
         (b'{"model":"other"}', 404, "model_not_found", "'other'"),
         (b'{"model":"m","determinism":"seeded","seed":null,"seed":null}', 400, "duplicate_member", "'seed'"),
         (b'{"x":"' + b"a" * 10_000 + b'"}', 413, "request_too_large", "10000 bytes"),

@@ -1,13 +1,16 @@
 """Stand-ins for what surrounds the guard: vLLM's server, its engine client, and a client on the wire."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
 
-from app.engine.guard import App, Guard, Message
+from app.engine.asgi import App, Message
+from app.engine.guard import Guard
+from app.engine.plugin import EXTENSION
 
 KEY = "the-guard-key"
 EXCLUSIVE = {"x-determinism-admission": "exclusive", "x-determinism-guard-key": KEY}
@@ -166,3 +169,41 @@ class Replica:
     async def serve(self, call: Call) -> None:
         """Let the guard handle it to its end."""
         await self.app(call.scope, call.wire.get, call.keep)
+
+
+class Started:
+    """A replica whose server has started; ask it for its posture."""
+
+    def __init__(self, engine: FakeEngine, environ: dict[str, str] | None = None) -> None:
+        self.replica = Replica(environ, engine)
+        self.serving = SimpleNamespace(system_fingerprint="vllm-0.32.0-12345678")
+        self.replica.state.openai_serving_chat = self.serving
+        self.replica.state.vllm_config = SimpleNamespace(
+            parallel_config=SimpleNamespace(_api_process_count=1, worker_extension_cls=EXTENSION),
+            model_config=SimpleNamespace(enforce_eager=True),
+        )
+
+    async def posture(self, headers: dict[str, str] = SHARED) -> Call:
+        """GET /reprise/posture."""
+        call = self.replica.call(headers, "/reprise/posture", method="GET")
+        await self.replica.serve(call)
+        return call
+
+    async def run(self, test: Any) -> None:
+        """Run ``test`` between the server's start and its end."""
+        lifespan = self.replica.call({}, kind="lifespan", data=None)
+        async with anyio.create_task_group() as group:
+            group.start_soon(self.replica.serve, lifespan)
+            await quiet()
+            await test(self)
+            lifespan.wire.put_nowait({"type": "lifespan.shutdown"})
+        assert lifespan.sent == [{"type": "lifespan.startup.complete"}]
+
+
+async def observed(started: Started) -> dict[str, Any]:
+    """The posture page once it is there; the file digests are made in a thread."""
+    with anyio.fail_after(5):
+        while (page := await started.posture()).status == 503:
+            await quiet()
+    answer: dict[str, Any] = json.loads(page.content)
+    return answer

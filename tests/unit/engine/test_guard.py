@@ -1,6 +1,5 @@
 """The guard's gate: who is admitted, when, and that nobody leaves a ticket behind."""
 
-import asyncio
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from app.engine.guard import GENERATING_PATHS, Inbox, Message
+from app.engine.asgi import Message
+from app.engine.guard import GENERATING_PATHS
 from tests.unit.engine.fakes import DISCONNECT, EXCLUSIVE, KEY, SHARED, Call, Replica, body, quiet, read
 
 pytestmark = pytest.mark.anyio
@@ -108,24 +108,6 @@ async def test_the_server_still_hears_that_a_client_left() -> None:
         await quiet()
         waiting.wire.put_nowait(DISCONNECT)
     assert heard == [DISCONNECT]
-
-
-async def test_a_large_body_is_read_on_after_the_grant() -> None:
-    """Beyond the limit the inbox stops listening, and loses nothing."""
-    parts = [body(bytes(10), more=True) for _ in range(5)] + [body(b"end")]
-    left = list(parts)
-
-    async def receive() -> Message:
-        return left.pop(0)
-
-    inbox, granted = Inbox(receive, limit=25), asyncio.Event()
-    async with anyio.create_task_group() as group:
-        group.start_soon(inbox.until, granted)
-        await quiet()
-        assert len(left) == 3
-        granted.set()
-    assert [await inbox.receive() for _ in parts] == parts
-    inbox.close()
 
 
 async def test_isolation_outlives_the_client() -> None:

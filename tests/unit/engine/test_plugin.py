@@ -1,17 +1,16 @@
-"""The plugin's two jobs: switch torch, and read what an engine has, on machines with a GPU too."""
+"""The plugin's two jobs: switch torch, and tell what a worker has, on machines with a GPU too."""
 
 import os
 import sys
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from app.determinism.mode import Mitigation
-from app.determinism.posture import Fact, Posture
+from app.determinism.posture import Posture
 from app.engine import plugin
-from app.engine.plugin import Extension, cpu_facts, engine_facts, merge_workers, model_digests, register
+from app.engine.plugin import Extension, cpu_facts, register
 
 CPUINFO = """processor\t: 0
 model name\t: Some Processor 9
@@ -202,154 +201,6 @@ def test_cpu_facts_are_of_the_first_processor() -> None:
     assert architecture.split()[1:] == ["avx2", "fma", "avx512f"]
     assert cpu_facts("Features\t: sve asimd\n")[1].split()[1:] == ["asimd", "sve"]
     assert cpu_facts("")[0] is None
-
-
-def test_workers_are_one_view() -> None:
-    """What they agree on; texts that differ side by side; other differences unknown."""
-    first: dict[str, Fact] = {"hardware": "A100", "threads": 2, "eager": True, "driver": "1"}
-    second: dict[str, Fact] = {"hardware": "H100", "threads": 4, "eager": True, "driver": None}
-    assert merge_workers([first, second]) == {"hardware": "A100 | H100", "threads": None, "eager": True, "driver": None}
-    assert merge_workers([first]) == first
-    assert merge_workers([]) == {}
-
-
-class DType:
-    """A torch.dtype."""
-
-    def __str__(self) -> str:
-        return "torch.bfloat16"
-
-
-def state_of(**parts: object) -> SimpleNamespace:
-    """VLLM's app.state with these parts of its configuration."""
-    return SimpleNamespace(vllm_config=SimpleNamespace(**parts))
-
-
-def test_the_live_configuration_becomes_facts(tmp_path: Path) -> None:
-    """Types become names, an absent option is none, a missing attribute unknown; a folder loses its place."""
-    model = SimpleNamespace(
-        model=str(tmp_path / "smollm2"), dtype=DType(), quantization=None, enforce_eager=True, seed=0
-    )
-    (tmp_path / "smollm2").mkdir()
-    model.get_diff_sampling_param = lambda: {"temperature": 0.6}
-    speculative = SimpleNamespace(method="eagle", model=str(tmp_path), num_speculative_tokens=3)
-    state = state_of(model_config=model, lora_config=None, speculative_config=speculative)
-    facts = engine_facts(state)
-    assert (facts["model"], facts["dtype"], facts["quantization"], facts["eager"]) == (
-        "smollm2",
-        "bfloat16",
-        "none",
-        True,
-    )
-    assert (facts["lora"], facts["speculation"]) == (
-        "none",
-        f"method=eagle model={tmp_path.name} num_speculative_tokens=3",
-    )
-    assert (facts["max_sequences"], facts["chat_template_digest"], facts["seed"]) == (None, None, 0)
-    before = facts["generation_config_digest"]
-    model.get_diff_sampling_param = dict
-    assert engine_facts(state)["generation_config_digest"] != before
-    Posture.from_mapping(facts)
-
-
-def test_an_unknown_engine_is_unknown() -> None:
-    """Nothing is invented for a vLLM that has none of it."""
-    assert set(engine_facts(SimpleNamespace()).values()) == {None}
-
-
-def test_the_chat_template_is_the_one_that_renders() -> None:
-    """The server's own template wins over the tokenizer's, and its arguments belong to it."""
-    state = SimpleNamespace(
-        online_renderer=SimpleNamespace(chat_template=None, default_chat_template_kwargs={}),
-        engine_client=SimpleNamespace(renderer=SimpleNamespace(tokenizer=SimpleNamespace(chat_template="T"))),
-    )
-    digests = [engine_facts(state)["chat_template_digest"]]
-    state.online_renderer.chat_template = "T"
-    assert engine_facts(state)["chat_template_digest"] == digests[0]
-    state.online_renderer.chat_template = "U"
-    digests.append(engine_facts(state)["chat_template_digest"])
-    state.online_renderer.default_chat_template_kwargs = {"enable_thinking": False}
-    digests.append(engine_facts(state)["chat_template_digest"])
-    assert len(set(digests)) == 3
-
-
-@pytest.fixture
-def model_folder(tmp_path: Path) -> Path:
-    """A model of two shards with a tokenizer."""
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for name, content in {
-        "b.safetensors": "22",
-        "a.safetensors": "1",
-        "tokenizer.json": "{}",
-        "notes.txt": "x",
-    }.items():
-        (folder / name).write_text(content)
-    return folder
-
-
-def digests_of(folder: Path | str, limit: int = 100, **more: str) -> dict[str, Any]:
-    """The digests of a model."""
-    config = SimpleNamespace(**{"model": str(folder), "tokenizer": str(folder), "revision": None, **more})
-    return model_digests(state_of(model_config=config), limit)
-
-
-def test_digests_follow_the_content_and_nothing_else(model_folder: Path) -> None:
-    """One byte of a shard or of the architecture changes the weights' digest; another place or file does not."""
-    first = digests_of(model_folder)
-    assert set(first) == {"weights_digest", "tokenizer_digest", "revision"}
-    assert first["revision"] == "none"
-    moved = model_folder.rename(model_folder.with_name("elsewhere"))
-    (moved / "notes.txt").write_text("y")
-    assert digests_of(moved) == first
-    (moved / "a.safetensors").write_text("2")
-    changed = digests_of(moved)
-    assert changed["weights_digest"] != first["weights_digest"]
-    assert changed["tokenizer_digest"] == first["tokenizer_digest"]
-    (moved / "config.json").write_text("{}")
-    assert digests_of(moved)["weights_digest"] not in {changed["weights_digest"], first["weights_digest"]}
-    (moved / "tokenizer.json").write_text("[]")
-    assert digests_of(moved)["tokenizer_digest"] != first["tokenizer_digest"]
-
-
-def test_weights_beyond_the_limit_are_unknown(model_folder: Path) -> None:
-    """A digest of a part would be no digest of the weights."""
-    assert digests_of(model_folder, limit=3)["weights_digest"] is not None
-    assert digests_of(model_folder, limit=2)["weights_digest"] is None
-
-
-def test_a_hubs_snapshot_is_a_revision(tmp_path: Path) -> None:
-    """The commit that the cache holds, also where a branch was asked for."""
-    folder = tmp_path / "models--a--b" / "snapshots" / "0123abcd"
-    folder.mkdir(parents=True)
-    assert digests_of(folder, revision="main") == {
-        "revision": "0123abcd",
-        "weights_digest": None,
-        "tokenizer_digest": None,
-    }
-
-
-def test_a_model_that_is_not_here_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its files there is nothing to digest; the hub is asked for what it holds locally, never to load."""
-    asked: list[dict[str, object]] = []
-
-    def snapshot_download(name: str, **options: object) -> str:
-        asked.append({"name": name, **options})
-        raise FileNotFoundError(name)
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=snapshot_download))
-    assert set(digests_of("nobody/nothing").values()) == {None}
-    assert asked[0] == {"name": "nobody/nothing", "revision": None, "local_files_only": True}
-
-
-def test_a_tokenizer_of_its_own_is_read_where_it_is(model_folder: Path, tmp_path: Path) -> None:
-    """--tokenizer may name another folder."""
-    other = tmp_path / "tokenizer"
-    other.mkdir()
-    (other / "tokenizer.json").write_text("{}")
-    assert digests_of(model_folder, tokenizer=str(other)) == digests_of(model_folder)
-    (other / "vocab.json").write_text("{}")
-    assert digests_of(model_folder, tokenizer=str(other)) != digests_of(model_folder)
 
 
 def test_the_extensions_name_is_its_place() -> None:

@@ -1,0 +1,158 @@
+"""ASGI as the guard needs it: a request that is listened to while it waits, and what the guard adds or answers."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from app.scheduling.gate import Ticket
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+PEAK_HEADER: Final = b"x-determinism-coresident-peak"
+WAIT_HEADER: Final = b"x-determinism-admission-wait"
+
+BUFFER_LIMIT: Final = 64 * 1024 * 1024
+"""Bytes of a request's body that are kept while it waits; a client that sends more is read on after its grant."""
+
+_DISCONNECTS: Final = frozenset({"http.disconnect", "websocket.disconnect"})
+_DONE: Final = b"data: [DONE]"
+
+
+class Inbox:
+    """A request's messages: listened to while it waits, then handed to the application in order, none lost."""
+
+    def __init__(self, receive: Receive, limit: int = BUFFER_LIMIT) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._kept: deque[Message] = deque()
+        self._size = 0
+        self._listening: asyncio.Task[Message] | None = None
+
+    async def until(self, event: asyncio.Event) -> bool:
+        """Wait for ``event``; False if the client left first. Cancelled, it keeps what has arrived."""
+        waiter = asyncio.create_task(event.wait())  # noqa: TID251 - this method cancels it
+        try:
+            while not event.is_set():
+                if await self._message({waiter}):
+                    return False
+        finally:
+            waiter.cancel()
+        return True
+
+    async def pause(self, seconds: float) -> bool:
+        """Wait ``seconds``, or less if a message arrives; False if the client left."""
+        return not await self._message(set(), seconds)
+
+    async def _message(self, others: set[asyncio.Task[Any]], timeout: float | None = None) -> bool:  # noqa: ASYNC109
+        """Wait for a message, one of ``others`` or the timeout; keep the message; True if it says the client left."""
+        if self._size <= self._limit and self._listening is None:
+            self._listening = asyncio.create_task(_call(self._receive))  # noqa: TID251 - `close` cancels it
+        waiting = others if self._listening is None else {*others, self._listening}
+        if not waiting:
+            await asyncio.sleep(timeout or 0)
+            return False
+        await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if self._listening is None or not self._listening.done():
+            return False
+        message, self._listening = self._listening.result(), None
+        self._kept.append(message)
+        self._size += len(message.get("body", b""))
+        return message["type"] in _DISCONNECTS
+
+    async def receive(self) -> Message:
+        """ASGI's receive for the application: what was kept, then what the outstanding call brings, then live.
+
+        Cancelled, it loses nothing: the outstanding call goes on and serves the next one.
+        """
+        while not self._kept:
+            task = self._listening
+            if task is None:
+                return await self._receive()
+            await asyncio.wait({task})
+            if self._listening is task:
+                self._listening = None
+                self._kept.append(task.result())
+        return self._kept.popleft()
+
+    def close(self) -> None:
+        """Give up an outstanding call."""
+        if self._listening is not None:
+            self._listening.cancel()
+
+
+class Reporter:
+    """ASGI's send for a gateway: adds the headers, and the SSE comment before the end of a stream."""
+
+    def __init__(self, send: Send, ticket: Ticket, wait: float) -> None:
+        self._send = send
+        self._ticket = ticket
+        self._wait = wait
+        self._streams = False
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on."""
+        if message["type"] == "http.response.start":
+            headers = list(message.get("headers", ()))
+            self._streams = any(
+                name.lower() == b"content-type" and value.startswith(b"text/event-stream") for name, value in headers
+            )
+            # On a unary answer this peak is final: vLLM sends its headers when the engine is done.
+            headers.append((PEAK_HEADER, str(self._ticket.peak).encode()))
+            headers.append((WAIT_HEADER, f"{self._wait:.6f}".encode()))
+            message = {**message, "headers": headers}
+        elif self._streams and _DONE in message.get("body", b""):
+            message = await self._comment(message)
+        await self._send(message)
+
+    async def _comment(self, message: Message) -> Message:
+        """Send the comment, and before it what precedes the last event; returns the rest."""
+        body: bytes = message["body"]
+        # At the start of a line only: text that a model wrote lies inside JSON, where a line break is escaped.
+        at = 0 if body.startswith(_DONE) else body.find(b"\n" + _DONE) + 1
+        if at == 0 and not body.startswith(_DONE):
+            return message
+        self._streams = False
+        comment = b': reprise-guard {"coresident_peak":%d}\n\n' % self._ticket.peak
+        for part in filter(None, (body[:at], comment)):
+            await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        return {**message, "body": body[at:]}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer in OpenAI's error shape."""
+
+    status: int
+    code: str
+    message: str
+
+    async def send(self, send: Send) -> None:
+        """Send it as the whole response."""
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"  # noqa: PLR2004 - the HTTP classes
+        error = {"message": self.message, "type": kind, "param": None, "code": self.code}
+        await send_json(send, self.status, {"error": error})
+
+
+async def send_json(send: Send, status: int, content: object) -> None:
+    """Send ``content`` as the whole response."""
+    body = json.dumps(content).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first value of a request's header, which ``name`` names in lower case; None if it has none."""
+    return next((bytes(value) for key, value in scope["headers"] if key.lower() == name), None)
+
+
+async def _call(receive: Receive) -> Message:
+    # An ASGI callable may return any awaitable; a task needs a coroutine.
+    return await receive()

@@ -1,0 +1,98 @@
+"""The guard's two ends: nothing of a waiting request is lost, and a stream ends with the peak."""
+
+import asyncio
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.engine.asgi import Inbox, Message, Reporter
+from app.scheduling.gate import Admission, Gate, Ticket
+from tests.unit.engine.fakes import body, quiet
+
+pytestmark = pytest.mark.anyio
+
+COMMENT = b': reprise-guard {"coresident_peak":1}\n\n'
+DONE = b"data: [DONE]\n\n"
+SSE = [(b"content-type", b"text/event-stream; charset=utf-8")]
+
+
+def alone() -> Ticket:
+    """A granted ticket with nobody beside it."""
+    return Gate().enqueue(Admission.EXCLUSIVE, lambda: None)
+
+
+async def relay(bodies: list[bytes], headers: list[tuple[bytes, bytes]] = SSE) -> list[Message]:
+    """What a gateway gets of an answer in these body messages."""
+    sent: list[Message] = []
+
+    async def keep(message: Message) -> None:
+        sent.append(message)
+
+    reporter = Reporter(keep, alone(), 0.25)
+    await reporter.send({"type": "http.response.start", "status": 200, "headers": headers})
+    for number, data in enumerate(bodies):
+        more = number + 1 < len(bodies)
+        await reporter.send({"type": "http.response.body", "body": data, "more_body": more})
+    return sent
+
+
+async def test_the_comment_is_a_message_of_its_own_before_the_end() -> None:
+    """Headers with the peak so far and the wait, the events untouched, the comment, then [DONE]."""
+    sent = await relay([b'data: {"a":1}\n\n', DONE, b""])
+    assert sent[0]["headers"] == [
+        *SSE,
+        (b"x-determinism-coresident-peak", b"1"),
+        (b"x-determinism-admission-wait", b"0.250000"),
+    ]
+    assert [message["body"] for message in sent[1:]] == [b'data: {"a":1}\n\n', COMMENT, DONE, b""]
+    assert [message["more_body"] for message in sent[1:]] == [True, True, True, False]
+
+
+event = st.sampled_from([b'data: {"text":"hi"}\n\n', b'data: {"text":"data: [DONE]"}\n\n', b": ping\n\n"])
+
+
+@settings(deadline=None)  # of a busy machine's clock nothing is promised here
+@given(events=st.lists(st.tuples(event, st.booleans())), apart=st.booleans())
+async def test_however_events_are_packed_the_comment_comes_once_before_the_end(
+    *, events: list[tuple[bytes, bool]], apart: bool
+) -> None:
+    """Several events in one message, and text that looks like the end, change nothing."""
+    bodies = [b""]
+    for data, cut in [*events, (DONE, apart)]:
+        if cut:
+            bodies.append(b"")
+        bodies[-1] += data
+    sent = await relay(bodies)
+    assert b"".join(message["body"] for message in sent[1:]) == b"".join(data for data, _ in events) + COMMENT + DONE
+
+
+@pytest.mark.parametrize("bodies", [[b'data: {"text":"data: [DONE]"}\n\n'], [b"data: {}\n\n"], [b""]])
+async def test_a_stream_that_does_not_end_gets_no_comment(bodies: list[bytes]) -> None:
+    """An aborted stream must not look complete."""
+    assert [message["body"] for message in (await relay(bodies))[1:]] == bodies
+
+
+async def test_a_unary_answer_is_left_as_it_is() -> None:
+    """The end of a stream is only looked for in a stream."""
+    sent = await relay([DONE], [(b"content-type", b"application/json")])
+    assert [message["body"] for message in sent[1:]] == [DONE]
+
+
+async def test_a_large_body_is_read_on_after_the_grant() -> None:
+    """Beyond the limit the inbox stops listening, and loses nothing."""
+    parts = [body(bytes(10), more=True) for _ in range(5)] + [body(b"end")]
+    left = list(parts)
+
+    async def receive() -> Message:
+        return left.pop(0)
+
+    inbox, granted = Inbox(receive, limit=25), asyncio.Event()
+    async with anyio.create_task_group() as group:
+        group.start_soon(inbox.until, granted)
+        await quiet()
+        assert len(left) == 3
+        granted.set()
+    assert [await inbox.receive() for _ in parts] == parts
+    inbox.close()

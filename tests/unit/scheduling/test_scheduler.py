@@ -1,0 +1,195 @@
+"""Which replica takes a request, and what the lease holds."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from anyio import wait_all_tasks_blocked
+
+from app.determinism.mode import MODE_MITIGATIONS, Mitigation, Mode
+from app.determinism.plan import OnUnavailable, Plan
+from app.determinism.posture import Posture, Provision
+from app.errors import DeterminismUnavailable, ModelNotFound, NotReady
+from app.scheduling.gate import Admission, GateStatistics
+from app.scheduling.scheduler import Scheduler
+from app.upstream.prober import Prober
+from app.upstream.replica import Replica, ReplicaStatus
+from tests.support.running import start
+
+pytestmark = pytest.mark.anyio
+
+A, B, C = (Replica.at(f"http://127.0.0.1:{port}") for port in (1, 2, 3))
+IDLE = GateStatistics(shared=0, exclusive=0, waiting_shared=0, waiting_exclusive=0)
+
+
+class Drain(Prober):
+    """A prober whose word about the drain is given by the test."""
+
+    def __init__(self) -> None:
+        self.empty = asyncio.Event()
+        self.asked = 0
+        self.answer = True
+
+    async def drained(self, replica: Replica, *, deadline: float, interval: float) -> bool:  # noqa: ARG002 - its own
+        """Wait for the test."""
+        self.asked += 1
+        await self.empty.wait()
+        return self.answer
+
+
+def status(
+    held: Mapping[Mitigation, bool] | None = None, *, digest: str = "p-1", guarded: bool = True, model: str = "m"
+) -> ReplicaStatus:
+    """A healthy replica that holds everything but what is said otherwise."""
+    holds = dict.fromkeys(Mitigation, True) | dict(held or {})
+    provisions = {m: Provision(held=held_, reason=f"{m} is off") for m, held_ in holds.items()}
+    return ReplicaStatus(
+        healthy=True, problem="", models=({"id": model},), guarded=guarded, digest=digest, provisions=provisions
+    )
+
+
+def scheduler(*statuses: tuple[Replica, ReplicaStatus], prober: Prober | None = None) -> Scheduler:
+    """A scheduler over replicas of which the statuses are known."""
+    made = Scheduler(tuple(r for r, _ in statuses), prober or Drain(), clock=lambda: 0.0, drain_timeout=1)
+    for replica, known in statuses:
+        made.update(replica, known)
+    return made
+
+
+def plan(mode: Mode, on_unavailable: OnUnavailable = OnUnavailable.REJECT, model: str | None = "m") -> Plan:
+    """The plan of a mode."""
+    return Plan(mode, model, MODE_MITIGATIONS[mode], on_unavailable)
+
+
+def test_the_replica_with_the_fewest_leases_wins() -> None:
+    """Ordinary requests spread over all healthy replicas that serve the model."""
+    made = scheduler((A, status()), (B, status(digest="p-2")), (C, status(model="other")))
+    made.slots[A].leases = 2
+    made.slots[B].leases = 1
+
+    assert made.choose(plan(Mode.STANDARD))[0].replica == B
+    assert made.choose(plan(Mode.STANDARD, model="other"))[0].replica == C
+    assert made.choose(plan(Mode.STANDARD, model=None))[0].replica == C
+
+
+def test_a_plan_with_mitigations_stays_in_one_pool() -> None:
+    """Repeats meet the same posture, the first in the operator's order, even where another replica is idle."""
+    made = scheduler((A, status(digest="p-1")), (B, status(digest="p-2")), (C, status(digest="p-1")))
+    made.slots[A].leases = 5
+
+    assert made.choose(plan(Mode.ISOLATED))[0].replica == C
+    made.slots[C].leases = 9
+    assert made.choose(plan(Mode.ISOLATED))[0].replica == A
+
+
+def test_posture_comes_first() -> None:
+    """A replica that lacks a mitigation is no candidate, however idle."""
+    made = scheduler((A, status({Mitigation.EAGER: False})), (B, status(digest="p-2")))
+    made.slots[B].leases = 9
+
+    assert made.choose(plan(Mode.HARDENED))[0].replica == B
+    assert made.choose(plan(Mode.STANDARD))[0].replica == A
+
+
+def test_what_no_replica_holds_is_named_with_the_reason() -> None:
+    """The error names every mitigation that is missing somewhere, and why, replica by replica."""
+    made = scheduler((A, status({Mitigation.EAGER: False})), (B, status({Mitigation.BATCH_ISOLATION: False})))
+
+    with pytest.raises(DeterminismUnavailable) as caught:
+        made.choose(plan(Mode.HARDENED))
+
+    assert "'eager' is unavailable: eager is off on 127.0.0.1:1" in caught.value.message
+    assert "'batch_isolation' is unavailable: batch_isolation is off on 127.0.0.1:2" in caught.value.message
+
+
+async def test_a_report_takes_the_replica_that_lacks_least() -> None:
+    """With on_unavailable=report the request runs, shared where isolation is what is missing, and the lease says so."""
+    made = scheduler((A, status({Mitigation.EAGER: False, Mitigation.BATCH_ISOLATION: False})))
+
+    async with made.lease(plan(Mode.HARDENED, OnUnavailable.REPORT)) as lease:
+        assert set(lease.missing) == {Mitigation.EAGER, Mitigation.BATCH_ISOLATION}
+        assert lease.admission is Admission.SHARED
+        assert Mitigation.EAGER not in lease.applied
+
+
+async def test_hardened_adds_invariance_where_the_posture_has_it() -> None:
+    """Batch invariance counts as applied in `hardened` where it is held, and is not missed where it is not."""
+    for held in (True, False):
+        made = scheduler((A, status({Mitigation.BATCH_INVARIANCE: held})))
+        async with made.lease(plan(Mode.HARDENED)) as lease:
+            assert held is (Mitigation.BATCH_INVARIANCE in lease.applied)
+            assert lease.missing == {}
+
+
+def test_nothing_healthy_and_nothing_served() -> None:
+    """No healthy replica is a 503 with each one's problem; an unknown model a 404."""
+    with pytest.raises(NotReady, match=r"127\.0\.0\.1:1: not probed yet"):
+        Scheduler((A,), Drain(), clock=lambda: 0.0, drain_timeout=1).choose(plan(Mode.STANDARD))
+    with pytest.raises(ModelNotFound, match="'none'"):
+        scheduler((A, status())).choose(plan(Mode.STANDARD, model="none"))
+
+
+async def test_leases_are_counted_and_given_back() -> None:
+    """Whatever ends the block, the count goes back."""
+    made = scheduler((A, status()))
+
+    async def fail() -> None:
+        async with made.lease(plan(Mode.STANDARD)):
+            assert made.slots[A].leases == 1
+            raise ValueError("inside")
+
+    with pytest.raises(ValueError, match="inside"):
+        await fail()
+    assert made.slots[A].leases == 0
+
+
+def test_priority_is_kept_only_where_every_engine_schedules_by_it() -> None:
+    """An engine that does not would refuse the member."""
+    by_priority = replace(status(), posture=Posture(scheduling_policy="priority"))
+    assert scheduler((A, by_priority)).by_priority
+    assert not scheduler((A, by_priority), (B, status())).by_priority
+
+
+@pytest.mark.parametrize("phase", ["queued", "draining", "held"])
+async def test_cancelled_at_every_await_under_a_lease(phase: str) -> None:
+    """In the queue of the gateway's gate, in the drain proof and while it is held: nothing stays behind."""
+    drain = Drain()
+    made = scheduler((A, status(guarded=False)), prober=drain)
+    gate = made.slots[A].gate
+    holder = await gate.acquire(Admission.SHARED) if phase == "queued" else None
+    if phase == "held":
+        drain.empty.set()
+
+    async def use() -> None:
+        async with made.lease(plan(Mode.ISOLATED)):
+            await asyncio.Event().wait()
+
+    task = start(use())
+    await wait_all_tasks_blocked()
+    assert made.slots[A].leases == 1
+    assert gate.statistics().waiting_exclusive == (phase == "queued")
+
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    if holder is not None:
+        gate.release(holder)
+
+    assert made.slots[A].leases == 0
+    assert gate.statistics() == IDLE
+
+
+async def test_an_exclusive_lease_without_a_guard_needs_the_proof() -> None:
+    """The gate alone is not enough: an engine that does not run empty is an error, and the gate is free again."""
+    drain = Drain()
+    drain.answer = False
+    drain.empty.set()
+    made = scheduler((A, status(guarded=False)), prober=drain)
+
+    with pytest.raises(DeterminismUnavailable, match="did not run empty"):
+        await made.lease(plan(Mode.ISOLATED)).__aenter__()
+    async with made.lease(plan(Mode.STANDARD)) as lease:
+        assert lease.peak == 1
+
+    assert drain.asked == 1
+    assert made.slots[A].gate.statistics() == IDLE

@@ -1,0 +1,159 @@
+"""What a probe sees, and when a replica is taken out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from app.determinism.mode import Mitigation
+from app.upstream.prober import Prober, Watchdog
+from app.upstream.replica import UNKNOWN_POSTURE, Replica, ReplicaStatus
+
+pytestmark = pytest.mark.anyio
+
+REPLICA = Replica.at("http://127.0.0.1:1")
+MODELS = {"data": [{"id": "m", "root": "org/m", "x": 1}]}
+RUNNING = 'vllm:num_requests_running{engine="0"} 2.0\nvllm:num_requests_waiting{engine="0"} 1.0\n'
+
+
+def prober(**pages: tuple[int, Any] | Exception) -> Prober:
+    """A prober of a replica with these pages; names are paths, with _ for /."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        page = pages.get(request.url.path.strip("/").replace("/", "_"), (404, {}))
+        if isinstance(page, Exception):
+            raise page
+        status, content = page
+        return (
+            httpx.Response(status, text=content) if isinstance(content, str) else httpx.Response(status, json=content)
+        )
+
+    transport = httpx.MockTransport(answer)
+    return Prober(timeout=1, guard_key="k", api_key=None, transport=transport)
+
+
+STOCK: dict[str, Any] = {
+    "health": (200, ""),
+    "version": (200, {"version": "0.32.0"}),
+    "v1_models": (200, MODELS),
+    "metrics": (200, RUNNING),
+}
+
+
+async def test_a_stock_engine() -> None:
+    """Version and models are known, the gateway's gate can isolate, and what launch flags decide stays unknown."""
+    status = await prober(**STOCK).observe(REPLICA)
+
+    assert (status.healthy, status.guarded, status.version) == (True, False, "0.32.0")
+    assert status.models == tuple(MODELS["data"])
+    assert status.served == {"m"}
+    assert status.provides(Mitigation.BATCH_ISOLATION).held is True
+    assert status.provides(Mitigation.EAGER).held is None
+    assert status.digest.startswith("p-")
+
+
+async def test_without_metrics_there_is_no_isolation() -> None:
+    """An upstream that does not count its requests cannot prove that it is empty."""
+    status = await prober(**STOCK | {"metrics": (404, "")}).observe(REPLICA)
+    assert status.provides(Mitigation.BATCH_ISOLATION).held is False
+
+
+async def test_in_flight_is_running_and_waiting() -> None:
+    """Both count, summed over engines; no answer means that it is not known to be empty."""
+    assert await prober(**STOCK).in_flight(REPLICA) == 3
+    assert await prober(metrics=httpx.ConnectError("no")).in_flight(REPLICA) == float("inf")
+
+
+async def test_the_drain_is_proven_by_the_engines_word() -> None:
+    """Empty now is drained; never empty is not, after the deadline."""
+    assert await prober(metrics=(200, RUNNING.replace("2.0", "0").replace("1.0", "0"))).drained(
+        REPLICA, deadline=5, interval=0
+    )
+    assert not await prober(**STOCK).drained(REPLICA, deadline=0.05, interval=0)
+
+
+async def test_a_guarded_engine() -> None:
+    """Posture, digest and provisions are the guard's word."""
+    provides = {"eager": {"held": True, "reason": ""}, "from_the_future": {"held": True, "reason": ""}}
+    page = {"posture": {"dtype": "bfloat16"}, "digest": "p-abc", "provides": provides}
+    status = await prober(**STOCK, reprise_posture=(200, page)).observe(REPLICA)
+
+    assert (status.guarded, status.digest, status.posture.dtype) == (True, "p-abc", "bfloat16")
+    assert status.provides(Mitigation.EAGER).held is True
+
+
+@pytest.mark.parametrize(("code", "words"), [(403, "REPRISE_GUARD_KEY"), (503, "not observed"), (500, "500")])
+async def test_a_guard_that_does_not_tell(code: int, words: str) -> None:
+    """The replica serves ordinary requests; everything that needs the guard's word is unknown, with the reason."""
+    status = await prober(**STOCK, reprise_posture=(code, {})).observe(REPLICA)
+
+    assert (status.healthy, status.digest) == (True, UNKNOWN_POSTURE)
+    for mitigation in (Mitigation.BATCH_ISOLATION, Mitigation.EAGER):
+        assert status.provides(mitigation).held is None
+        assert words in status.provides(mitigation).reason
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"health": (503, "")}, "/health answered 503"),
+        ({"v1_models": (401, {})}, "/v1/models answered 401"),
+        ({"v1_models": (200, {"nothing": 1})}, "its answers are not vLLM's"),
+        ({"v1_models": (200, "<html>")}, "its answers are not vLLM's"),
+        ({"health": httpx.ConnectError("refused")}, "ConnectError: refused"),
+        ({"health": httpx.ReadTimeout("")}, "ReadTimeout"),
+    ],
+)
+async def test_an_unhealthy_replica_says_why(change: dict[str, Any], problem: str) -> None:
+    """The problem is told in a few words."""
+    status = await prober(**STOCK | change).observe(REPLICA)
+    assert not status.healthy
+    assert problem in status.problem
+
+
+async def test_one_failed_probe_does_not_take_a_replica_out() -> None:
+    """Only consecutive failures do; it comes back with the first success, and changes alone are told."""
+    healthy, sick = ReplicaStatus(healthy=True, problem=""), ReplicaStatus(problem="sick")
+    story = [healthy, sick, healthy, sick, sick, sick, healthy, healthy]
+    told = await tell(lambda: story.pop(0), len(story), failures=3)
+    assert told == [healthy, sick, healthy]
+
+
+async def tell(next_status: Callable[[], ReplicaStatus], probes: int, failures: int) -> list[ReplicaStatus]:
+    """The changes that a watchdog tells over some probes."""
+
+    class Scripted(Prober):
+        async def observe(self, replica: Replica) -> ReplicaStatus:  # noqa: ARG002 - as the parent's
+            return next_status()
+
+    told: list[ReplicaStatus] = []
+    scripted = Scripted(timeout=1, guard_key=None, api_key=None)
+    watchdog = Watchdog(
+        (REPLICA,), scripted, interval=1, failures=failures, changed=lambda _, status: told.append(status)
+    )
+    for _ in range(probes):
+        await watchdog.look()
+    return told
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://h:1", ("h:1", "http://h:1")),
+        ("http://h", ("h:80", "http://h")),
+        ("https://h/base/v1/", ("h:443", "https://h/base")),
+    ],
+)
+def test_a_replicas_address(url: str, expected: tuple[str, str]) -> None:
+    """A base URL with or without /v1; the name is host and port."""
+    replica = Replica.at(url)
+    assert (replica.name, replica.url) == expected
+
+
+@pytest.mark.parametrize("url", ["h:1", "ftp://h", "http://", "http://h?x=1", "http://u:p@h"])
+def test_a_bad_address_is_refused(url: str) -> None:
+    """What is no base URL is an error, without showing credentials."""
+    with pytest.raises(ValueError, match="upstream must") as caught:
+        Replica.at(url)
+    assert "u:p" not in str(caught.value)
