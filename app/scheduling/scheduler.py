@@ -71,7 +71,7 @@ class Lease:
 class Scheduler:
     """Chooses replicas and hands out leases.
 
-    ``served`` holds the models of all replicas; ``by_priority`` says that every engine schedules by the request's priority.
+    ``served`` holds the models of all replicas; ``by_priority`` says that every engine schedules by priority.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.support.running import CHAT, RunningGateway, request_bytes, running_gateway, start
 from tests.support.scripted import ScriptedVllm
 
-PHASES = {
+PHASES: dict[str, dict[str, object]] = {
     "before the headers": {"do": "silent"},
     "in the stream": {"do": "stream", "events": 2, "then": "silent"},
 }

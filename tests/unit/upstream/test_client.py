@@ -220,7 +220,7 @@ async def test_a_slow_reader_holds_the_replica_back() -> None:
     async def handle(_: bytes, writer: asyncio.StreamWriter) -> None:
         nonlocal written
         writer.write(CHUNKED)
-        for _ in range(1024):
+        for _turn in range(1024):
             writer.write(b"10000\r\n" + b"a" * 0x10000 + b"\r\n")
             await writer.drain()
             written += 0x10000
@@ -228,7 +228,7 @@ async def test_a_slow_reader_holds_the_replica_back() -> None:
 
     async with serving(handle) as (client, replica, _), client.send(replica, "/", [], b"") as response:
         first = await response.chunk()
-        before = -1
+        before: int | None = None
         while written != before:
             before = written
             for _ in range(50):
