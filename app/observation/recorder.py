@@ -175,7 +175,7 @@ class Recorder:
         self._ledger.close()
 
     def _drain(self) -> None:
-        # What arrives meanwhile waits for the next turn: to chase a queue that is being filled would mean a transaction,
+        # What arrives meanwhile waits for the next turn: chasing a queue that is being filled would mean a transaction,
         # and a fight for the interpreter, for every few observations.
         left = len(self._queue)
         while left and not self._abandoned:
