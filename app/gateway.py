@@ -62,7 +62,9 @@ class Gateway:
             pinned = self._pin(request, plan, call.request_id)
             exchange.planned(request, plan, pinned.sampling)
             async with self._scheduler.lease(plan) as lease:
-                exchange.leased(lease.replica.name, lease.status.digest, lease.admission, lease.waited)
+                exchange.leased(
+                    lease.replica.name, lease.status.digest, lease.admission, lease.waited, *lease.counts_as(plan)
+                )
                 headers = self._request_headers(call, lease)
                 async with self._client.send(lease.replica, call.path, headers, pinned.body) as response:
                     stream = response.event_stream

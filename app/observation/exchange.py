@@ -57,8 +57,10 @@ class Exchange:
 
     __slots__ = (
         "_admission",
+        "_applied",
         "_bound",
         "_first_piece",
+        "_mode",
         "_observatory",
         "_peak",
         "_plan",
@@ -86,6 +88,8 @@ class Exchange:
         self._replica = ""
         self._posture = ""
         self._admission = ""
+        self._mode = ""
+        self._applied = ""
         self._status = 0
         self._waited = 0.0
         self._first_piece = True
@@ -97,9 +101,16 @@ class Exchange:
         self._request, self._plan, self._sampling = request, plan, sampling
         self._bound = self._observatory.metrics.of(plan.model or OTHER_MODEL, plan.mode)
 
-    def leased(self, replica: str, posture: str, admission: str, waited: float) -> None:
-        """A replica was found; ``waited`` is in seconds."""
+    def leased(self, replica: str, posture: str, admission: str, waited: float, mode: str, applied: str) -> None:
+        """A replica was found; ``waited`` is in seconds.
+
+        ``mode`` is what the answer counts as: "custom" where a mitigation could not be honoured. ``applied`` is as in
+        `Observation`.
+        """
         self._replica, self._posture, self._admission, self._waited = replica, posture, admission, waited
+        if self._plan is not None and mode != self._plan.mode:
+            self._bound = self._observatory.metrics.of(self._plan.model or OTHER_MODEL, mode)
+        self._mode, self._applied = mode, applied
         self._observatory.leases(replica, admission).inc()
 
     def answered(self, status: int, waited: float, peak: int | None, *, stream: bool) -> None:
@@ -159,12 +170,13 @@ class Exchange:
             request_id=self._request_id,
             cohort_key=self._observatory.cohort_key(self._request, self._plan.model),
             model=self._plan.model or OTHER_MODEL,
-            mode=self._plan.mode,
+            mode=self._mode,
             replica=self._replica,
             posture=self._posture,
             coresident_peak=self._peak,
             output=output,
             skip_reason=skip,
+            applied=self._applied,
         )
         return self._observatory.recorder.submit(observation)
 

@@ -60,7 +60,8 @@ class Observation:
     """One answered request, as the gateway hands it over.
 
     ``coresident_peak`` is None where no guard told it. ``output`` is None where the answer could not be read, and
-    ``skip_reason`` (a `Skip`, or any text, which then counts as "other") says why it is not to be compared.
+    ``skip_reason`` (a `Skip`, or any text, which then counts as "other") says why it is not to be compared. ``applied``
+    names the mitigations that were applied where they are not just those of the mode: such answers are a cohort apart.
     """
 
     request_id: str
@@ -73,11 +74,13 @@ class Observation:
     output: Output | None
     skip_reason: str | None = None
     epoch: str = ""
+    applied: str = ""
 
     @property
     def cohort(self) -> CohortId:
         """The cohort that this observation belongs to."""
-        return CohortId(self.cohort_key, str(self.mode), self.posture, self.epoch)
+        mode = f"{self.mode}+{self.applied}" if self.applied else str(self.mode)
+        return CohortId(self.cohort_key, mode, self.posture, self.epoch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Final
 
-from app.determinism.mode import POSTURE_MITIGATIONS, Mitigation
+from app.determinism.mode import MODE_MITIGATIONS, POSTURE_MITIGATIONS, Mitigation, Mode
 from app.determinism.plan import OnUnavailable, Plan
 from app.determinism.posture import Provision
 from app.errors import DeterminismUnavailable, ModelNotFound, NotReady
@@ -61,6 +61,17 @@ class Lease:
     missing: Mapping[Mitigation, str]
     waited: float
     ticket: Ticket | None
+
+    def counts_as(self, plan: Plan) -> tuple[Mode, str]:
+        """The mode that the answer counts as, and what was applied where that is not just the mode's own mitigations.
+
+        An answer to which a mitigation of its mode is missing is no evidence for or against the mode: it is custom.
+        """
+        if not plan.mitigations:
+            return plan.mode, ""
+        named = frozenset(self.applied) - plan.welcome
+        applied = "" if named == MODE_MITIGATIONS.get(plan.mode) else ",".join(self.applied)
+        return Mode.CUSTOM if self.missing else plan.mode, applied
 
     @property
     def peak(self) -> int | None:

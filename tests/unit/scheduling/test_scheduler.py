@@ -113,6 +113,22 @@ async def test_a_report_takes_the_replica_that_lacks_least() -> None:
         assert Mitigation.EAGER not in lease.applied
 
 
+async def test_what_an_answer_counts_as() -> None:
+    """A mode in full counts as itself; with additions as a variant of it; with something missing as custom."""
+    made = scheduler((A, status({Mitigation.EAGER: False})))
+    added = Plan(Mode.ISOLATED, "m", MODE_MITIGATIONS[Mode.ISOLATED] | {Mitigation.TINY_TEMPERATURE})
+
+    async with made.lease(plan(Mode.ISOLATED)) as full, made.lease(added) as more:
+        assert full.counts_as(plan(Mode.ISOLATED)) == (Mode.ISOLATED, "")
+        mode, applied = more.counts_as(added)
+        assert (mode, applied) == (Mode.ISOLATED, "batch_isolation,cache_bypass,tiny_temperature,pinned_seed")
+    lacking = plan(Mode.HARDENED, OnUnavailable.REPORT)
+    async with made.lease(lacking) as less:
+        mode, applied = less.counts_as(lacking)
+        assert mode is Mode.CUSTOM
+        assert "eager" not in applied
+
+
 async def test_hardened_adds_invariance_where_the_posture_has_it() -> None:
     """Batch invariance counts as applied in `hardened` where it is held, and is not missed where it is not."""
     for held in (True, False):
