@@ -53,6 +53,12 @@ def describe_inference(app: FastAPI) -> None:
 
     def openapi() -> dict[str, Any]:
         document = generate()
+        # FastAPI describes its own shape of validation errors; ours have the one shape that all errors have.
+        for path in document["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+        for schema in ("HTTPValidationError", "ValidationError"):
+            document["components"]["schemas"].pop(schema, None)
         document["paths"] |= {
             "/v1/chat/completions": _operation("Chat completion, as vLLM serves it.", "messages"),
             "/v1/completions": _operation("Completion, as vLLM serves it.", "prompt"),

@@ -48,7 +48,7 @@ class Readiness(BaseModel):
 
 def build_router(scheduler: Scheduler, render: Render) -> APIRouter:
     """The operations endpoints."""
-    router = APIRouter()
+    router = APIRouter(tags=["operations"])
 
     @router.get("/healthz", summary="Liveness: the process runs.")
     async def healthz() -> Health:
