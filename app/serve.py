@@ -16,6 +16,8 @@ from app.settings import Settings
 _GC_THRESHOLD: Final = 10_000
 """Net new container objects between two collections of the youngest generation; CPython's default is 700."""
 
+_BACKLOG: Final = 2048
+
 _LOGGING: Final = {
     "version": 1,
     "disable_existing_loggers": False,
@@ -70,6 +72,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen(_BACKLOG)
     except OSError:
         listener.close()
         raise

@@ -64,6 +64,13 @@ class Settings(BaseSettings):
         default=True, description="End streams with one SSE comment line that carries the determinism facts."
     )
 
+    @field_validator("config")
+    @classmethod
+    def _exists(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_file():
+            raise ValueError(f"there is no such file: {value}")
+        return value
+
     @field_validator("upstreams", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:

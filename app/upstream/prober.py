@@ -5,6 +5,7 @@ httpx serves here, on the control plane: one client for a handful of small reque
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, Self
 
 import anyio
@@ -125,38 +126,24 @@ class Prober:
             provisions={Mitigation.BATCH_ISOLATION: isolation},
         )
 
-    def _guarded(self, answer: httpx.Response, version: str, models: tuple[Mapping[str, Any], ...]) -> ReplicaStatus:
+    @staticmethod
+    def _guarded(answer: httpx.Response, version: str, models: tuple[Mapping[str, Any], ...]) -> ReplicaStatus:
+        seen = ReplicaStatus(healthy=True, problem="", version=version, models=models, guarded=True)
         if answer.status_code != httpx.codes.OK:
             reason = {
-                httpx.codes.FORBIDDEN: "the guard refused the gateway's guard key (REPRISE_GUARD_KEY)",
-                httpx.codes.SERVICE_UNAVAILABLE: "the guard has not observed its engine yet",
-            }.get(httpx.codes(answer.status_code), f"the guard answered {answer.status_code}")
+                403: "the guard refused the gateway's guard key (REPRISE_GUARD_KEY)",
+                503: "the guard has not observed its engine yet",
+            }.get(answer.status_code, f"the guard answered {answer.status_code}")
             unknown = {mitigation: Provision(held=None, reason=reason) for mitigation in _OBSERVED}
-            return ReplicaStatus(
-                healthy=True,
-                problem="",
-                version=version,
-                models=models,
-                guarded=True,
-                guard_problem=reason,
-                provisions=unknown,
-            )
+            return replace(seen, guard_problem=reason, provisions=unknown)
         said = answer.json()
         provisions = {
             Mitigation(name): Provision(held=provision["held"], reason=provision["reason"])
             for name, provision in said["provides"].items()
             if name in set(Mitigation)
         }
-        return ReplicaStatus(
-            healthy=True,
-            problem="",
-            version=version,
-            models=models,
-            guarded=True,
-            posture=Posture.from_mapping(said["posture"]),
-            digest=str(said["digest"]),
-            provisions=provisions,
-        )
+        posture = Posture.from_mapping(said["posture"])
+        return replace(seen, posture=posture, digest=str(said["digest"]), provisions=provisions)
 
 
 _OBSERVED: Final = (
