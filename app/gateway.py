@@ -1,6 +1,6 @@
 """The straight line of one request: parse, plan, pin, lease, send, observe, relay.
 
-Everything that a request acquires is released by the three nested blocks of `Gateway.handle`, innermost first: the
+Everything that a request acquires is released by the nested blocks of `Gateway.handle`, innermost first: the
 upstream connection closes (which makes vLLM abort the request) before the lease ends, and the exchange is recorded
 last. A client that leaves cancels the task that runs `handle`; there is no other path for it.
 """
@@ -20,6 +20,7 @@ from app.reply import Header, Reply
 from app.scheduling.scheduler import Lease, Scheduler
 from app.upstream.client import UpstreamClient, UpstreamResponse
 from app.upstream.splice import StreamSplice
+from app.upstream.word import GuardsWord
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +55,30 @@ class Gateway:
         self._observatory = observatory
         self._policy = policy
 
-    async def handle(self, call: Call, reply: Reply) -> None:
+    def exchange(self, request_id: str) -> Exchange:
+        """What observation keeps of a request that arrives now; a context manager around `handle`."""
+        return self._observatory.exchange(request_id)
+
+    async def handle(self, call: Call, reply: Reply, exchange: Exchange) -> None:
         """Answer one call. Raises RepriseError for the caller to tell; see `Reply.fail`."""
-        with self._observatory.exchange(call.request_id) as exchange:
-            request = parse(call.path, call.body)
-            plan = resolve(request, call.wish, self._policy.default_mode, self._scheduler.served)
-            pinned = self._pin(request, plan, call.request_id)
-            exchange.planned(request, plan, pinned.sampling)
-            async with self._scheduler.lease(plan) as lease:
-                exchange.leased(
-                    lease.replica.name, lease.status.digest, lease.admission, lease.waited, *lease.counts_as(plan)
-                )
-                headers = self._request_headers(call, lease)
-                async with self._client.send(lease.replica, call.path, headers, pinned.body) as response:
-                    stream = response.event_stream
-                    exchange.answered(response.status, _waited(response), _said_peak(response), stream=stream)
-                    facts = _facts(plan, pinned.sampling, lease)
-                    relay = self._relay_stream if stream else self._relay_unary
-                    await relay(response, facts, exchange, reply, lease)
+        request = parse(call.path, call.body)
+        plan = resolve(request, call.wish, self._policy.default_mode, self._scheduler.served)
+        pinned = self._pin(request, plan, call.request_id)
+        exchange.planned(request, plan, pinned.sampling)
+        async with self._scheduler.lease(plan) as granted:
+            exchange.leased(granted.replica.name, granted.admission, granted.waited)
+            headers = self._request_headers(call, granted)
+            async with self._client.send(granted.replica, call.path, headers, pinned.body) as response:
+                lease = granted.confirmed(plan, word := GuardsWord.of(response.headers), response.status)
+                exchange.answered(response.status, word, lease.posture, *lease.counts_as(plan))
+                facts = _facts(plan, pinned.sampling, lease)
+                relay = self._relay_stream if response.event_stream else self._relay_unary
+                await relay(response, facts, exchange, reply, lease)
 
     async def _relay_unary(
         self, response: UpstreamResponse, facts: list[Header], exchange: Exchange, reply: Reply, lease: Lease
     ) -> None:
+        exchange.watch(stream=False)
         body = await response.read(self._policy.max_answer_bytes)
         exchange.feed(body)
         ours = [*facts, *map(_header, exchange.conclude(lease.peak)), (b"content-length", b"%d" % len(body))]
@@ -85,6 +88,7 @@ class Gateway:
     async def _relay_stream(
         self, response: UpstreamResponse, facts: list[Header], exchange: Exchange, reply: Reply, lease: Lease
     ) -> None:
+        exchange.watch(stream=True)
         splice = StreamSplice()
         last = b""
         await reply.start(response.status, to_caller(response.headers, facts))
@@ -119,7 +123,7 @@ def _facts(plan: Plan, sampling: Sampling, lease: Lease) -> list[Header]:
         (b"x-determinism-mode", plan.mode.encode()),
         (b"x-determinism-applied", ",".join(lease.applied).encode()),
         (b"x-determinism-replica", lease.replica.name.encode()),
-        (b"x-determinism-posture", lease.status.digest.encode()),
+        (b"x-determinism-posture", lease.posture.encode()),
     ]
     if lease.missing:
         text = "; ".join(f"{mitigation}: {' '.join(reason.split())}" for mitigation, reason in lease.missing.items())
@@ -140,17 +144,3 @@ def _number(value: float | None) -> bytes:
 def _header(fact: tuple[str, object]) -> Header:
     name, value = fact
     return (f"x-determinism-{name.replace('_', '-')}".encode(), str(value).encode())
-
-
-def _said_peak(response: UpstreamResponse) -> int | None:
-    """The co-resident peak so far by the guard's word; on a unary answer that is the whole of it."""
-    said = response.header(b"x-determinism-coresident-peak")
-    return int(said) if said is not None and said.isdigit() else None
-
-
-def _waited(response: UpstreamResponse) -> float:
-    """Seconds that the guard kept the request in its queue; 0 where there is no guard."""
-    try:
-        return float(response.header(b"x-determinism-admission-wait") or 0)
-    except ValueError:
-        return 0.0

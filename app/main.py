@@ -53,7 +53,7 @@ def create_app(settings: Settings) -> Application:
 
     Raises OSError where the state directory or a key file cannot be used.
     """
-    guard_key = settings.guard_key.get_secret_value() if settings.guard_key is not None else None
+    guard_key = settings.read_guard_key()
     api_key = settings.read_upstream_api_key()
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -119,7 +119,12 @@ def create_app(settings: Settings) -> Application:
     install_errors(operations)
     describe_inference(operations)
     gateway = Gateway(scheduler, client, observatory, policy)
-    inference = InferenceApp(gateway, max_body_bytes=settings.max_body_bytes, body_timeout=settings.body_timeout)
+    inference = InferenceApp(
+        gateway,
+        max_body_bytes=settings.max_body_bytes,
+        body_timeout=settings.body_timeout,
+        write_timeout=settings.write_timeout,
+    )
     return Application(inference, operations)
 
 

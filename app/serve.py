@@ -24,9 +24,17 @@ _LOGGING: Final = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"level": "INFO", "handlers": ["stderr"]},
-    # An answer that ends in an error event is left unfinished on purpose; uvicorn would log each as a fault of the app.
-    "loggers": {"uvicorn.error": {"level": "WARNING"}, "httpx": {"level": "WARNING"}},
+    "filters": {"unfinished": {"()": "app.serve.Unfinished"}},
+    "loggers": {"uvicorn.error": {"level": "WARNING", "filters": ["unfinished"]}, "httpx": {"level": "WARNING"}},
 }
+
+
+class Unfinished(logging.Filter):
+    """Drops uvicorn's complaint about an answer that is left unfinished: that is how ours tell that they were cut."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record stays."""
+        return "returned without completing response" not in record.getMessage()
 
 
 def serve(settings: Settings) -> int:

@@ -1,5 +1,6 @@
 """The gateway's settings: flags over environment (``REPRISE_*``) over a TOML file over defaults."""
 
+import tomllib
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -49,6 +50,7 @@ class Settings(BaseSettings):
         900.0, gt=0, description="How long a replica may take to send an answer's headers, its queue included."
     )
     idle_timeout: float = Field(300.0, gt=0, description="How long an answer may be silent between two pieces.")
+    write_timeout: float = Field(60.0, gt=0, description="How long a client may take nothing of its answer.")
     drain_timeout: float = Field(
         120.0, gt=0, description="How long an exclusive request waits for a replica without the guard to run empty."
     )
@@ -67,8 +69,13 @@ class Settings(BaseSettings):
     @field_validator("config")
     @classmethod
     def _exists(cls, value: Path | None) -> Path | None:
-        if value is not None and not value.is_file():
+        if value is None:
+            return None
+        if not value.is_file():
             raise ValueError(f"there is no such file: {value}")
+        unknown = tomllib.loads(value.read_text()).keys() - cls.model_fields
+        if unknown:
+            raise ValueError(f"unknown settings in {value}: {', '.join(sorted(unknown))}")
         return value
 
     @field_validator("upstreams", mode="before")
@@ -108,7 +115,15 @@ class Settings(BaseSettings):
         """The engines' key, from the environment or its file. Raises OSError where the file cannot be read."""
         if self.upstream_api_key_file is not None:
             return self.upstream_api_key_file.read_text().strip() or None
-        return self.upstream_api_key.get_secret_value() if self.upstream_api_key is not None else None
+        return self._secret(self.upstream_api_key)
+
+    def read_guard_key(self) -> str | None:
+        """The guards' key; an empty variable is none."""
+        return self._secret(self.guard_key)
+
+    @staticmethod
+    def _secret(value: SecretStr | None) -> str | None:
+        return (value.get_secret_value() or None) if value is not None else None
 
     @classmethod
     def settings_customise_sources(

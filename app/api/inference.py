@@ -19,7 +19,7 @@ from app.errors import (
     UnsupportedMediaType,
 )
 from app.gateway import Call, Gateway
-from app.reply import Header, Receive, Reply, Scope, Send
+from app.reply import ClientGone, Header, Receive, Reply, Scope, Send
 
 PATHS: Final = ("/v1/chat/completions", "/v1/completions")
 
@@ -28,18 +28,16 @@ _ALLOW: Final[Header] = (b"allow", b"POST")
 _ECHOABLE: Final = re.compile(rb"[\x21-\x7e]{1,200}")
 
 
-class ClientGone(Exception):
-    """The client closed the connection before its answer was complete."""
-
-
 class InferenceApp:
     """The ASGI application of the generating endpoints.
 
-    ``max_body_bytes`` bounds a body; ``body_timeout`` in seconds is how long it may take to arrive.
+    ``max_body_bytes`` bounds a body. In seconds: ``body_timeout`` is how long it may take to arrive, ``write_timeout``
+    how long a client may take nothing of its answer.
     """
 
-    def __init__(self, gateway: Gateway, *, max_body_bytes: int, body_timeout: float) -> None:
+    def __init__(self, gateway: Gateway, *, max_body_bytes: int, body_timeout: float, write_timeout: float) -> None:
         self._gateway = gateway
+        self._write_timeout = write_timeout
         self._max_body_bytes = max_body_bytes
         self._body_timeout = body_timeout
 
@@ -47,12 +45,14 @@ class InferenceApp:
         """Serve one HTTP request."""
         request_id = secrets.token_hex(16)
         headers: tuple[Header, ...] = tuple(scope["headers"])
-        reply = Reply(send, [(b"x-request-id", _echoed(headers) or request_id.encode())])
+        echo = [(b"x-request-id", _echoed(headers) or request_id.encode())]
+        reply = Reply(send, echo, patience=self._write_timeout)
         try:
-            wish = _read_wish(scope, headers)
-            body = await self._read_body(headers, receive)
-            async with _Leaving(receive, reply):
-                await self._gateway.handle(Call(scope["path"], body, headers, wish, request_id), reply)
+            with self._gateway.exchange(request_id) as exchange:
+                wish = _read_wish(scope, headers)
+                body = await self._read_body(headers, receive)
+                async with _Leaving(receive, reply):
+                    await self._gateway.handle(Call(scope["path"], body, headers, wish, request_id), reply, exchange)
         except ClientGone:
             return
         except (RequestTooLarge, RequestTimeout, UnsupportedMediaType, MethodNotAllowed) as error:
@@ -64,6 +64,8 @@ class InferenceApp:
             # A fault of ours: the client gets the one shape that all errors have, the server's log gets the traceback.
             await reply.fail(RepriseError("The gateway failed; its log has the cause."))
             raise
+        finally:
+            reply.close()
 
     async def _read_body(self, headers: tuple[Header, ...], receive: Receive) -> bytes:
         if (coding := _first(headers, b"content-encoding")) not in {None, b"identity"}:
@@ -122,11 +124,10 @@ class _Leaving:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._inside = False
-        if self._gone.done() and not self._gone.cancelled() and kind is asyncio.CancelledError:
-            if self._worker is not None and self._worker.uncancel() == 0:
-                raise ClientGone from None
-        else:
-            self._gone.cancel()
+        left = self._reply.stalled or (self._gone.done() and not self._gone.cancelled())
+        self._gone.cancel()
+        if left and kind is asyncio.CancelledError and self._worker is not None and self._worker.uncancel() == 0:
+            raise ClientGone from None
 
     def _cancel(self, gone: asyncio.Future[None]) -> None:
         if self._inside and self._worker is not None and not gone.cancelled() and not self._reply.finished:

@@ -101,6 +101,11 @@ def install_errors(app: FastAPI) -> None:
         body = known.get(error.status_code, InvalidRequest(str(error.detail)[:200])).body()
         return JSONResponse(body, error.status_code, headers=error.headers)
 
+    @app.exception_handler(Exception)
+    async def fault(_: Request, __: Exception) -> JSONResponse:
+        # Starlette's outermost layer calls this and raises again, so the server's log has the traceback.
+        return JSONResponse(RepriseError("The gateway failed; its log has the cause.").body(), RepriseError.status)
+
     @app.exception_handler(RequestValidationError)
     async def validation(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]

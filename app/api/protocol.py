@@ -5,11 +5,15 @@ unary answer's body follows within it and goes out with the head; the head of a 
 """
 
 import asyncio
-from typing import Any, cast
+from typing import Any, Final, cast
 
+import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-_HEAD = b"HTTP/1.1 "
+from app.errors import InvalidRequest
+
+_HEAD: Final = b"HTTP/1.1 "
+_LINGER_SECONDS: Final = 10.0
 
 
 class _Corked:
@@ -33,9 +37,11 @@ class _Corked:
         self._transport.write(data)
 
     def close(self) -> None:
-        """Write what is held, then close."""
+        """Write what is held, then close; a client that does not take the rest in time is cut off."""
         self._flush()
         self._transport.close()
+        if self._transport.get_write_buffer_size():
+            self._loop.call_later(_LINGER_SECONDS, self._transport.abort)
 
     def _flush(self) -> None:
         if self._held is not None:
@@ -52,3 +58,10 @@ class CorkedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """Put the cork between uvicorn and the transport."""
         super().connection_made(cast(asyncio.Transport, _Corked(transport, self.loop)))
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP request, in the one shape that all errors have."""
+        body = orjson.dumps(InvalidRequest(msg, code="invalid_http").body())
+        head = b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        self.transport.write(head + b"content-length: %d\r\n\r\n%b" % (len(body), body))
+        self.transport.close()

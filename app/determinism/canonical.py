@@ -88,10 +88,10 @@ def has_remote_media(members: Mapping[str, Any]) -> bool:
 def _remote(part: object) -> bool:
     if not isinstance(part, dict):
         return False
-    return any(
-        isinstance(value, dict) and isinstance(url := value.get("url"), str) and not url.startswith("data:")
-        for value in part.values()
-    )
+    urls = [
+        value.get("url") if isinstance(value, dict) else value for name, value in part.items() if name.endswith("_url")
+    ]
+    return any(isinstance(url, str) and not url.startswith("data:") for url in urls)
 
 
 def _list(value: object) -> list[object]:

@@ -24,20 +24,6 @@ class Verdict(StrEnum):
     INCOMPARABLE = "incomparable"
 
 
-class Kind(StrEnum):
-    """How two outputs differ, or why they cannot be compared."""
-
-    NONE = "none"
-    INCOMPLETE = "incomplete"
-    CHOICES = "choices"
-    REASONING = "reasoning"
-    TEXT = "text"
-    LENGTH = "length"
-    REFUSAL = "refusal"
-    TOOL_CALLS = "tool_calls"
-    FINISH_REASON = "finish_reason"
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """A verdict with its evidence.
@@ -51,7 +37,6 @@ class Comparison:
     verdict: Verdict
     fork_tokens: int | None = None
     fork_characters: int | None = None
-    kind: Kind = Kind.NONE
     shared: float | None = None
     margin: float | None = None
 
@@ -69,7 +54,6 @@ class Bracket:
 class _Fork:
     tokens: int | None
     characters: int
-    kind: Kind
     shared: float
     margin: float | None
 
@@ -77,13 +61,13 @@ class _Fork:
 def compare(reference: Output, candidate: Output) -> Comparison:
     """The verdict on ``candidate``, with the fork where they diverged."""
     if not (reference.complete and candidate.complete):
-        return Comparison(Verdict.INCOMPARABLE, kind=Kind.INCOMPLETE)
+        return Comparison(Verdict.INCOMPARABLE)
     if reference.digest == candidate.digest:
         return Comparison(Verdict.MATCH, shared=1.0)
     if [choice.index for choice in reference.choices] != [choice.index for choice in candidate.choices]:
-        return Comparison(Verdict.DIVERGED, kind=Kind.CHOICES)
+        return Comparison(Verdict.DIVERGED)
     pairs = list(zip(reference.choices, candidate.choices, strict=True))
-    forks = [_fork(left, right) for left, right in pairs if _kind(left, right) is not Kind.NONE]
+    forks = [_fork(left, right) for left, right in pairs if _readable(left) != _readable(right)]
     tokens = [fork.tokens for fork in forks]
     # One unknown token position could be the earliest, so the minimum is known only when all are.
     known = [position for position in tokens if position is not None]
@@ -92,7 +76,6 @@ def compare(reference: Output, candidate: Output) -> Comparison:
         Verdict.DIVERGED,
         fork_tokens=min(known) if len(known) == len(tokens) else None,
         fork_characters=min(fork.characters for fork in forks),
-        kind=earliest.kind,
         shared=(sum(fork.shared for fork in forks) + len(pairs) - len(forks)) / len(pairs),
         margin=earliest.margin,
     )
@@ -142,7 +125,6 @@ def _fork(reference: Choice, candidate: Choice) -> _Fork:
     return _Fork(
         tokens,
         characters,
-        _kind(reference, candidate),
         characters / longer if longer else 1.0,
         None if math.isnan(margin) else margin,
     )
@@ -156,15 +138,5 @@ def _token_fork(reference: Choice, candidate: Choice) -> int | None:
     return None
 
 
-def _kind(reference: Choice, candidate: Choice) -> Kind:
-    """The first difference in the order in which an answer is generated."""
-    if reference.reasoning != candidate.reasoning:
-        return Kind.REASONING
-    if reference.text != candidate.text:
-        shorter, longer = sorted((reference.text, candidate.text), key=len)
-        return Kind.LENGTH if longer.startswith(shorter) else Kind.TEXT
-    if reference.refusal != candidate.refusal:
-        return Kind.REFUSAL
-    if reference.tool_calls != candidate.tool_calls:
-        return Kind.TOOL_CALLS
-    return Kind.NONE if reference.finish_reason == candidate.finish_reason else Kind.FINISH_REASON
+def _readable(choice: Choice) -> tuple[object, ...]:
+    return choice.reasoning, choice.text, choice.refusal, choice.tool_calls, choice.finish_reason

@@ -2,14 +2,16 @@
 
 Streamed and unary forms of one answer give equal outputs: both are absorbed piece by piece into the same parts, a unary
 message being one large delta. What a digest covers is what a caller reads: text, reasoning, refusal, tool calls and the
-finish reason of every choice. It leaves out what differs between equal answers by design: ids and timestamps, and the
-token ids and logprobs that depend on switches of the request.
+finish reason of every choice. It leaves out what differs between equal answers by design: ids and timestamps, the token
+ids and logprobs that depend on switches of the request, and the way in which a tool call's JSON is written, which vLLM
+changes between the two forms (`ToolCall` says what that hides).
 
 Field names are those of vLLM 0.32 (``entrypoints/openai/chat_completion/protocol.py`` and ``completion/protocol.py``).
 This module needs orjson, so the guard and the plugin, which run inside the engine, do not import it.
 """
 
 import hashlib
+import json
 import math
 from array import array
 from collections.abc import Iterable, Mapping
@@ -39,10 +41,28 @@ class UnreadableOutput(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One function call that the model asked for; its id is the engine's and random, so it is not kept."""
+    """One function call that the model asked for; its id is the engine's and random, so it is not kept.
+
+    ``arguments`` become the one plain form of their JSON: no white space, non-ASCII characters escaped, keys in their
+    order. Text that does not parse stays as it is. vLLM's parsers (``tool_parsers/hermes_tool_parser.py``, for one)
+    stream what the model wrote and send ``json.dumps`` of it in the unary form; in plain form the two are equal.
+
+    So these differences between two answers are not seen, though their tokens differ: white space and escapes; the
+    notation of a number (``1e2`` and ``100.0``, digits beyond a double's); the earlier values of a repeated key. And
+    one remains that is none of the model's: of a call that was cut in its middle, by ``max_tokens`` say, that parser
+    makes plain text in the unary form and the start of a call in the stream.
+    """
 
     name: str
     arguments: str
+
+    def __post_init__(self) -> None:
+        # The standard parser, not orjson: it is what vLLM uses, so NaN, lone surrogates and long integers read alike.
+        try:
+            plain = json.dumps(json.loads(self.arguments), separators=(",", ":"))
+        except (ValueError, RecursionError):
+            return
+        object.__setattr__(self, "arguments", plain)
 
 
 @dataclass(frozen=True, slots=True)

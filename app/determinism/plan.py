@@ -6,15 +6,13 @@ default rules. Single mitigations add to the mode; named alone they make the mod
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
 
 from app.determinism.mode import (
-    DETERMINISTIC_MODES,
     MODE_MITIGATIONS,
-    POSTURE_MITIGATIONS,
     REQUESTABLE_MODES,
     Mitigation,
     Mode,
@@ -54,17 +52,11 @@ class Plan:
     model: str | None
     mitigations: frozenset[Mitigation] = frozenset()
     on_unavailable: OnUnavailable = OnUnavailable.REJECT
-    exclusive: bool = field(init=False)
-    posture_needs: frozenset[Mitigation] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "exclusive", Mitigation.BATCH_ISOLATION in self.mitigations)
-        object.__setattr__(self, "posture_needs", self.mitigations & POSTURE_MITIGATIONS)
 
     @property
-    def deterministic(self) -> bool:
-        """Whether a divergence in this mode is an alarm."""
-        return self.mode in DETERMINISTIC_MODES
+    def exclusive(self) -> bool:
+        """Whether the request must be alone on its engine."""
+        return Mitigation.BATCH_ISOLATION in self.mitigations
 
     @property
     def welcome(self) -> frozenset[Mitigation]:
@@ -81,7 +73,10 @@ def resolve(request: InferenceRequest, header: Wish, default: Mode, served: Coll
     Raises InvalidRequest naming the place that is wrong or disagrees, and ModeNotImplemented.
     """
     if "determinism" not in request.members and header is NO_WISH and "@" not in (request.model or ""):
-        return _standard(request.model) if default is Mode.STANDARD else _plan(default, request.model, NO_WISH, NO_WISH)
+        if default is not Mode.STANDARD:
+            return _plan(default, request.model, NO_WISH, NO_WISH)
+        # Kept only for names that exist: a caller must not fill the memory with names of his own.
+        return _standard(request.model) if request.model in served else Plan(Mode.STANDARD, request.model)
     body = _read_body(request.members.get("determinism"))
     model, suffix = _split_suffix(request.model, served)
     named = {
@@ -201,5 +196,7 @@ def _on_unavailable(value: object, place: str) -> OnUnavailable:
 
 
 def _shown(value: object) -> str:
-    """What the caller sent, cut so that an error never grows with it."""
-    return repr(value)[:40]
+    """What the caller sent, so that an error never grows with it: short texts and numbers, else the kind of value."""
+    if isinstance(value, str):
+        return repr(value[:40])
+    return str(value)[:40] if isinstance(value, bool | int | float) else f"an {type(value).__name__}"

@@ -4,7 +4,8 @@ Every field may be None, which means *unknown*: nobody observed it. Nothing here
 guard fills it from the live engine (its configuration object in the API server, and the word of the worker processes),
 and a gateway reads it back from the guard. Values are what they are, never a default that stands in for ignorance.
 
-Why `provides` is strict: a request that names a mitigation is routed by its answer, so unknown must not pass for held.
+Why `provides` is strict: a request that names a mitigation is routed by its answer, so unknown must not pass for held,
+and neither must a fact in which the workers of one replica differ.
 """
 
 import hashlib
@@ -25,6 +26,9 @@ KV_SPLIT_FIXED: Final = "fixed"
 DETERMINISTIC_CUBLAS: Final = frozenset({":4096:8", ":16:8"})
 """The two values of CUBLAS_WORKSPACE_CONFIG under which cuBLAS repeats from run to run (NVIDIA, cuBLAS manual, section
 "Results Reproducibility"); with another one PyTorch's deterministic mode refuses matrix products."""
+
+DIFFERING: Final = " | "
+"""What joins the texts of a fact in which the workers differ; flags and counts in which they differ are unknown."""
 
 INVARIANT_CUDA: Final = (8, 0)
 """The least CUDA compute capability for which vLLM documents batch invariance (v0.32, features/batch_invariance)."""
@@ -155,6 +159,15 @@ def _field_kinds() -> dict[str, type[str | int | bool]]:
 _KINDS: Final = _field_kinds()
 
 
+def _not_observed(name: str) -> str:
+    return f"{name} was not observed, or differs between the workers"
+
+
+def _differing(name: str, value: Fact) -> str | None:
+    """The reason if the workers differ in this text, else None."""
+    return f"the workers differ in {name} ({value})" if isinstance(value, str) and DIFFERING in value else None
+
+
 def _by_request(_: Posture) -> Provision:
     return Provision(held=True)
 
@@ -162,7 +175,7 @@ def _by_request(_: Posture) -> Provision:
 def _isolation(posture: Posture) -> Provision:
     if posture.guard_key is False:
         return Provision(held=False, reason="the guard has no key (REPRISE_GUARD_KEY is not set)")
-    if posture.api_servers is not None and posture.api_servers > 1:
+    if posture.api_servers not in {None, 1}:
         return Provision(held=False, reason=f"the engine has {posture.api_servers} API servers, each with its own gate")
     if posture.guard_key is None or posture.api_servers is None:
         return Provision(held=None, reason="no guard reported on this replica")
@@ -171,15 +184,19 @@ def _isolation(posture: Posture) -> Provision:
 
 def _eager(posture: Posture) -> Provision:
     if posture.eager is None:
-        return Provision(held=None, reason="enforce_eager was not observed")
+        return Provision(held=None, reason=_not_observed("enforce_eager"))
     return Provision(held=posture.eager, reason="" if posture.eager else "enforce_eager is off")
 
 
 def _fixed_kv_split(posture: Posture) -> Provision:
     if posture.kv_split is None:
-        return Provision(held=None, reason="the KV split was not observed")
+        return Provision(held=None, reason=_not_observed("the KV split"))
     if posture.kv_split == KV_SPLIT_FIXED:
         return Provision(held=True)
+    if differing := _differing("the KV split", posture.kv_split):
+        return Provision(held=False, reason=differing)
+    if posture.device is None:
+        return Provision(held=False, reason=f"the KV split is {posture.kv_split}")
     if posture.device == "cpu":
         return Provision(held=False, reason="VLLM_CPU_ATTN_SPLIT_KV is on: attention splits the KV over threads")
     return Provision(held=False, reason="batch invariance is off, and nothing else pins the KV split on this device")
@@ -187,7 +204,7 @@ def _fixed_kv_split(posture: Posture) -> Provision:
 
 def _compute_capability(architecture: str) -> tuple[int, int] | None:
     major, _, minor = architecture.partition(".")
-    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else None
 
 
 def _invariance_supported(posture: Posture) -> bool | None:
@@ -204,6 +221,8 @@ def _invariance_supported(posture: Posture) -> bool | None:
 
 
 def _batch_invariance(posture: Posture) -> Provision:
+    if differing := _differing("the device", posture.device) or _differing("the architecture", posture.architecture):
+        return Provision(held=False, reason=differing)
     supported = _invariance_supported(posture)
     if supported is False:
         where = f"{posture.device} {posture.architecture}" if posture.device in {"cuda", "rocm"} else posture.device
@@ -211,22 +230,49 @@ def _batch_invariance(posture: Posture) -> Provision:
     if posture.batch_invariance is False:
         return Provision(held=False, reason="VLLM_BATCH_INVARIANT is off in the worker")
     if posture.batch_invariance is None or supported is None:
-        return Provision(held=None, reason="batch invariance was not observed")
+        return Provision(held=None, reason=_not_observed("batch invariance on this hardware"))
     return Provision(held=True)
+
+
+_Switch: TypeAlias = tuple[str, str, frozenset[Fact]]
+"""A field, its name in a reason, and its right values."""
+
+_FRAMEWORK: Final[tuple[_Switch, ...]] = (
+    ("torch_determinism", "torch's deterministic mode", frozenset({"on", "warn_only"})),
+)
+_CUDNN: Final[tuple[_Switch, ...]] = (
+    ("cudnn_deterministic", "cuDNN's deterministic mode", frozenset({True})),
+    ("cudnn_benchmark", "cuDNN's benchmark mode", frozenset({False})),
+)
+_FRAMEWORK_BY_DEVICE: Final[dict[str, tuple[_Switch, ...]]] = {
+    "cpu": (),
+    "cuda": (*_CUDNN, ("cublas_workspace", "CUBLAS_WORKSPACE_CONFIG", DETERMINISTIC_CUBLAS)),
+    "rocm": _CUDNN,  # PyTorch hands cuDNN's flags to MIOpen
+}
+"""What a device needs beyond torch's own mode; on a device that is not here that is not known."""
+
+_SPELLED: Final[dict[Fact, str]] = {True: "on", False: "off"}
 
 
 def _framework(posture: Posture) -> Provision:
-    if posture.torch_determinism is None:
-        return Provision(held=None, reason="torch's deterministic mode was not observed")
-    if posture.torch_determinism == "off":
-        return Provision(held=False, reason="torch.use_deterministic_algorithms is off in the worker")
-    if posture.cudnn_benchmark is True or posture.cudnn_deterministic is False:
-        return Provision(held=False, reason="cuDNN may choose its algorithms by measuring them")
-    if posture.device == "cuda" and posture.cublas_workspace not in DETERMINISTIC_CUBLAS:
-        return Provision(held=False, reason="CUBLAS_WORKSPACE_CONFIG is not one that repeats")
-    if posture.torch_determinism == "warn_only":
-        return Provision(held=True, reason="operations without a deterministic form only warn")
-    return Provision(held=True)
+    wrong: list[str] = []
+    unknown: list[str] = []
+    for field, name, right in (*_FRAMEWORK, *_FRAMEWORK_BY_DEVICE.get(posture.device or "", ())):
+        value = getattr(posture, field)
+        if value is None:
+            unknown.append(_not_observed(name))
+        elif value not in right:
+            wrong.append(_differing(name, value) or f"{name} is {_SPELLED.get(value, value)}")
+    if posture.device is None:
+        unknown.append(_not_observed("the device"))
+    elif differing := _differing("the device", posture.device):
+        wrong.append(differing)
+    elif posture.device not in _FRAMEWORK_BY_DEVICE:
+        unknown.append(f"what it needs on {posture.device} is not known")
+    if wrong or unknown:
+        return Provision(held=False if wrong else None, reason="; ".join(wrong or unknown))
+    warns = posture.torch_determinism == "warn_only"
+    return Provision(held=True, reason="operations without a deterministic form only warn" if warns else "")
 
 
 _RULES: Final[dict[Mitigation, Callable[[Posture], Provision]]] = {

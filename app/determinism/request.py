@@ -16,7 +16,8 @@ import orjson
 
 from app.errors import InvalidRequest
 
-MODES_PATHS: Final = ("/v1/chat/completions", "/v1/completions")
+_SHALLOW: Final = 100
+"""A body with no more brackets than this cannot be nested too deeply."""
 
 _WHITESPACE: Final = " \t\n\r"
 _DECODER: Final = JSONDecoder()
@@ -35,11 +36,6 @@ class InferenceRequest:
         """The model as the caller wrote it; None when left out (the engine then serves its only model)."""
         return self.members.get("model")
 
-    @property
-    def stream(self) -> bool:
-        """Whether the caller asked for server-sent events."""
-        return self.members.get("stream") is True
-
 
 def parse(path: str, body: bytes) -> InferenceRequest:
     """Read a body that must be one JSON object in UTF-8.
@@ -51,6 +47,8 @@ def parse(path: str, body: bytes) -> InferenceRequest:
         members = orjson.loads(body)
     except orjson.JSONDecodeError as exc:
         raise InvalidRequest(f"The body is not valid JSON: {exc}.", code="invalid_json") from exc
+    if body.count(b"[") + body.count(b"{") > _SHALLOW and not _writable(members):
+        raise InvalidRequest("The body is nested too deeply.", code="invalid_json")
     if not isinstance(members, dict):
         raise InvalidRequest(f"The body must be a JSON object, not {_json_type(members)}.", code="invalid_json")
     model = members.get("model")
@@ -123,6 +121,15 @@ def _skip(text: str, position: int) -> int:
     while text[position] in _WHITESPACE:
         position += 1
     return position
+
+
+def _writable(value: object) -> bool:
+    """Whether a value can be written again: orjson reads some 1,000 levels but writes some 250."""
+    try:
+        orjson.dumps([[[value]]])
+    except TypeError:
+        return False
+    return True
 
 
 def _json_type(value: object) -> str:

@@ -17,12 +17,17 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PEAK_HEADER: Final = b"x-determinism-coresident-peak"
 WAIT_HEADER: Final = b"x-determinism-admission-wait"
+POSTURE_HEADER: Final = b"x-determinism-posture"
 
 BUFFER_LIMIT: Final = 64 * 1024 * 1024
 """Bytes of a request's body that are kept while it waits; a client that sends more is read on after its grant."""
 
 _DISCONNECTS: Final = frozenset({"http.disconnect", "websocket.disconnect"})
 _DONE: Final = b"data: [DONE]"
+
+
+class BodyTooLargeError(ValueError):
+    """A body that had to be looked at as a whole is larger than what an inbox keeps."""
 
 
 class Inbox:
@@ -45,6 +50,20 @@ class Inbox:
         finally:
             waiter.cancel()
         return True
+
+    async def body(self) -> bytes | None:
+        """An HTTP request's whole body, all of which can still be received; None if the client left before its end.
+
+        To be called before anything else has been received. Raises BodyTooLargeError beyond the limit.
+        """
+        parts: list[bytes] = []
+        while not await self._message(set()):
+            if self._size > self._limit:
+                raise BodyTooLargeError
+            parts.append(self._kept[-1].get("body", b""))
+            if not self._kept[-1].get("more_body", False):
+                return b"".join(parts)
+        return None
 
     async def pause(self, seconds: float) -> bool:
         """Wait ``seconds``, or less if a message arrives; False if the client left."""
@@ -88,12 +107,17 @@ class Inbox:
 
 
 class Reporter:
-    """ASGI's send for a gateway: adds the headers, and the SSE comment before the end of a stream."""
+    """ASGI's send for a gateway: adds the headers, and the SSE comment before the end of a stream.
 
-    def __init__(self, send: Send, ticket: Ticket, wait: float) -> None:
+    ``wait`` is in seconds; ``posture`` is the digest of the engine that answers, so that a gateway notices one that was
+    started anew with another posture since its last probe.
+    """
+
+    def __init__(self, send: Send, ticket: Ticket, wait: float, posture: str) -> None:
         self._send = send
         self._ticket = ticket
         self._wait = wait
+        self._posture = posture
         self._streams = False
 
     async def send(self, message: Message) -> None:
@@ -106,6 +130,7 @@ class Reporter:
             # On a unary answer this peak is final: vLLM sends its headers when the engine is done.
             headers.append((PEAK_HEADER, str(self._ticket.peak).encode()))
             headers.append((WAIT_HEADER, f"{self._wait:.6f}".encode()))
+            headers.append((POSTURE_HEADER, self._posture.encode()))
             message = {**message, "headers": headers}
         elif self._streams and _DONE in message.get("body", b""):
             message = await self._comment(message)
@@ -127,16 +152,17 @@ class Reporter:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer in OpenAI's error shape."""
+    """An answer in OpenAI's error shape; ``param`` names the field of the body that is to blame."""
 
     status: int
     code: str
     message: str
+    param: str | None = None
 
     async def send(self, send: Send) -> None:
         """Send it as the whole response."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"  # noqa: PLR2004 - the HTTP classes
-        error = {"message": self.message, "type": kind, "param": None, "code": self.code}
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         await send_json(send, self.status, {"error": error})
 
 

@@ -8,16 +8,26 @@ What happens to a request that puts work on the engine:
    generating paths that is stricter than vLLM, which leaves some open (``/invocations``, ``/score``, ``/pooling`` ...).
 2. The gate admits it, shared or exclusive. Exclusive needs the guard key, and exactly one API-server process.
 3. While it waits, its client is listened to: one that leaves gives up its place at once.
-4. Before an exclusive request runs, and before its lease ends, the engine itself must report nothing unfinished. The
-   gate cannot see an abort that is still on its way to the engine, nor a response that runs on in the background.
+4. Before an exclusive request runs, and before its lease ends, the engine itself must report nothing unfinished: the
+   gate cannot see an abort that is still on its way to the engine.
 5. The lease ends when vLLM's own handler has returned, not when the client has gone: isolation outlives the client.
 
-Who presents the guard key gets the co-resident peak and the wait in headers, and on a stream in one SSE comment.
+Work that begins after its handler has returned would run beside an exclusive request and be counted by nobody, so a
+response in the background (``"background"`` on ``/v1/responses``, the one such feature of vLLM 0.32) is refused. A look
+at the engine's count could not find it: that count is of sequences, and n > 1 or a list of prompts is several.
+
+What remains: the gate knows what comes by the paths below. It does not see what other code puts on the engine, such as
+vLLM's development endpoints or another plugin, nor a middleware of the operator's, loaded after this one, that changes
+a body. And peaks count requests, not the sequences of one.
+
+Who presents the guard key gets the co-resident peak, the wait and the posture's digest in headers, and on a stream the
+peak in one SSE comment.
 ``GET /reprise/posture`` tells, against the guard key, what the engine really runs.
 """
 
 import asyncio
 import hmac
+import json
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -28,7 +38,20 @@ from time import perf_counter
 from typing import Any, Final, Protocol
 
 from app.determinism.mode import Mitigation
-from app.engine.asgi import App, Inbox, Message, Receive, Refusal, Reporter, Scope, Send, header, send_json
+from app.engine.asgi import (
+    BUFFER_LIMIT,
+    App,
+    BodyTooLargeError,
+    Inbox,
+    Message,
+    Receive,
+    Refusal,
+    Reporter,
+    Scope,
+    Send,
+    header,
+    send_json,
+)
 from app.engine.observer import Observer, api_servers
 from app.scheduling.gate import Admission, Gate
 
@@ -46,6 +69,7 @@ GENERATING_PATHS: Final = frozenset(
 )
 """The POST paths of vLLM 0.32 that put work on the engine."""
 
+RESPONSES_PATH: Final = "/v1/responses"
 REALTIME_PATH: Final = "/v1/realtime"
 
 DRAIN_DEADLINE: Final = 30.0
@@ -72,14 +96,21 @@ class Guard:
     """The middleware. ``app`` is the rest of vLLM's server; vLLM gives no other argument.
 
     ``drain_deadline``: seconds in which the engine must be empty for an exclusive request; then it is refused.
+    ``buffer_limit``: bytes of a body that are kept while it waits, and the most that are read to look into it.
     """
 
     def __init__(
-        self, app: App, *, environ: Mapping[str, str] = os.environ, drain_deadline: float = DRAIN_DEADLINE
+        self,
+        app: App,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        drain_deadline: float = DRAIN_DEADLINE,
+        buffer_limit: int = BUFFER_LIMIT,
     ) -> None:
         self._app = app
         self._environ = environ
         self._drain_deadline = drain_deadline
+        self._buffer_limit = buffer_limit
         self._gate = Gate()
         key = environ.get("REPRISE_GUARD_KEY")
         self._key = sha256(key.encode()).digest() if key else None
@@ -87,7 +118,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        path = str(scope.get("path", "")).removeprefix(str(scope.get("root_path", "")))
+        path = _path(scope)
         match scope["type"], scope.get("method"):
             case "lifespan", _:
                 await self._lifespan(scope, receive, send)
@@ -143,7 +174,13 @@ class Guard:
         trusted = self._trusted(header(scope, KEY_HEADER))
         ours = {ADMISSION_HEADER, KEY_HEADER}
         scope = {**scope, "headers": [pair for pair in scope["headers"] if pair[0].lower() not in ours]}
-        await self._run(scope, receive, send, state.engine_client, decision, trusted=trusted)
+        inbox = Inbox(receive, self._buffer_limit)
+        try:
+            # Before it queues, so that a body which never ends keeps nobody waiting.
+            if _path(scope) != RESPONSES_PATH or await _in_foreground(inbox, send):
+                await self._run(scope, inbox, send, state.engine_client, decision, trusted=trusted)
+        finally:
+            inbox.close()
 
     def _decide(self, scope: Scope, state: Any) -> Admission | Refusal:  # noqa: ANN401, PLR0911 - vLLM's state; a table
         """The admission of a request, or why it is refused before it queues."""
@@ -179,10 +216,9 @@ class Guard:
         return scheme.lower() == "bearer" and sum(hmac.compare_digest(given, digest) for digest in digests) > 0
 
     async def _run(
-        self, scope: Scope, receive: Receive, send: Send, client: EngineClient, admission: Admission, *, trusted: bool
+        self, scope: Scope, inbox: Inbox, send: Send, client: EngineClient, admission: Admission, *, trusted: bool
     ) -> None:
-        asked = perf_counter()
-        inbox, granted = Inbox(receive), asyncio.Event()
+        asked, granted = perf_counter(), asyncio.Event()
         ticket = self._gate.enqueue(admission, granted.set)
         try:
             if not ticket.granted and not await inbox.until(granted):
@@ -190,7 +226,7 @@ class Guard:
             if admission is Admission.EXCLUSIVE and not await self._emptied(client, inbox.pause):
                 await _unavailable(f"the engine was not empty within {self._drain_deadline:g} s").send(send)
                 return
-            reporter = Reporter(send, ticket, perf_counter() - asked)
+            reporter = Reporter(send, ticket, perf_counter() - asked, self._observer.digest)
             try:
                 await self._app(scope, inbox.receive, reporter.send if trusted else send)
             finally:
@@ -198,7 +234,6 @@ class Guard:
                     logger.warning("an exclusive request still runs %g s after its answer", self._drain_deadline)
         finally:
             self._gate.release(ticket)
-            inbox.close()
 
     async def _emptied(self, client: EngineClient, pause: Callable[[float], Awaitable[bool]]) -> bool:
         """Whether the engine had nothing unfinished within the deadline; False too when ``pause`` says to give up.
@@ -212,6 +247,38 @@ class Guard:
             if perf_counter() >= deadline or not await pause(DRAIN_POLL):
                 return False
         return True
+
+
+def _path(scope: Scope) -> str:
+    return str(scope.get("path", "")).removeprefix(str(scope.get("root_path", "")))
+
+
+async def _in_foreground(inbox: Inbox, send: Send) -> bool:
+    """Whether a POST to /v1/responses ends with its handler; else it was refused here, or its client has left.
+
+    vLLM reads the body with the same parser, but takes more than true for true ("yes", 1), so only what is surely false
+    passes, and nothing that cannot be read here.
+    """
+    try:
+        body = await inbox.body()
+        if body is None:
+            return False
+        content = json.loads(body)
+    except BodyTooLargeError:
+        refusal = Refusal(413, "request_too_large", "the guard does not look into a body of this size")
+    except (ValueError, RecursionError):
+        refusal = Refusal(400, "invalid_request", "the body is not JSON, or too deeply nested")
+    else:
+        # Not `in`: 0 equals False, and what is no object vLLM refuses itself.
+        if not isinstance(content, dict) or content.get("background") is None or content["background"] is False:
+            return True
+        message = (
+            "background must be false or absent: this replica is guarded, and work that goes on after its answer would "
+            "run unseen beside requests that were promised to be alone"
+        )
+        refusal = Refusal(400, "invalid_request", message, param="background")
+    await refusal.send(send)
+    return False
 
 
 async def _sleep(seconds: float) -> bool:

@@ -13,13 +13,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from app.determinism.posture import Fact, Posture, digest_of
+from app.determinism.posture import DIFFERING, Fact, Posture, digest_of
 from app.engine.plugin import EXTENSION, WORKER_METHOD
 
 HASH_LIMIT: Final = "REPRISE_WEIGHTS_HASH_LIMIT_BYTES"
 """Environment variable: weights of more bytes than this are not hashed, and their digest is unknown."""
 
 DEFAULT_HASH_LIMIT: Final = 2 * 1024**3
+
+UNKNOWN_POSTURE: Final = "unknown"
+"""`Observer.digest` while no posture has been observed."""
 
 WORKER_DEADLINE: Final = 60.0
 """Seconds in which the workers must tell their posture."""
@@ -60,7 +63,7 @@ logger = logging.getLogger("vllm.reprise.posture")
 
 
 def merge_workers(answers: Sequence[Mapping[str, Fact]]) -> dict[str, Fact]:
-    """One view of all workers: what they agree on; texts that differ joined by " | "; other differences unknown."""
+    """One view of all workers: what they agree on; texts that differ joined by `DIFFERING`; else unknown."""
     merged: dict[str, Fact] = {}
     for name in answers[0] if answers else ():
         values = [answer.get(name) for answer in answers]
@@ -68,7 +71,7 @@ def merge_workers(answers: Sequence[Mapping[str, Fact]]) -> dict[str, Fact]:
         if all(value == values[0] for value in values):
             merged[name] = values[0]
         else:
-            merged[name] = " | ".join(texts) if all(isinstance(value, str) for value in values) else None
+            merged[name] = DIFFERING.join(texts) if all(isinstance(value, str) for value in values) else None
     return merged
 
 
@@ -184,6 +187,7 @@ class Observer:
         self._task: asyncio.Task[None] | None = None
         self._workers_told = False
         self.posture: Posture | None = None
+        self.digest = UNKNOWN_POSTURE
 
     def start(self, state: object) -> None:
         """Observe, unless that is done or under way. ``state`` is vLLM's ``app.state``."""
@@ -206,9 +210,10 @@ class Observer:
             # Posture must never take the engine down; without it the replica is not ready, and the log says why.
             logger.exception("posture could not be observed; the next request for it tries again")
             return
-        self.posture = posture
-        logger.info("posture %s; unknown: %s", posture.digest, ", ".join(posture.unknown) or "nothing")
-        self._publish(state, posture.digest)
+        # Kept, because every answer to a gateway carries it and it costs a SHA-256 over all facts.
+        self.posture, self.digest = posture, posture.digest
+        logger.info("posture %s; unknown: %s", self.digest, ", ".join(posture.unknown) or "nothing")
+        self._publish(state, self.digest)
 
     async def _ask_workers(self, state: Any) -> dict[str, Any]:  # noqa: ANN401 - vLLM's app.state has no type
         if _fact(state, "vllm_config.parallel_config.worker_extension_cls") != EXTENSION:

@@ -6,6 +6,7 @@ digest that the answer carries is made when the answer is complete anyway.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
@@ -22,6 +23,13 @@ from app.observation.metrics import OTHER_MODEL, BoundMetrics, LeaseGauges, Metr
 from app.observation.recorder import Recorder
 from app.observation.store import Observation, Skip
 from app.observation.watch import StreamWatch, UnaryWatch
+from app.reply import ClientGone
+from app.upstream.word import GuardsWord
+
+_ERRORS: Final = 400
+"""HTTP's border between answers and errors."""
+
+_log = logging.getLogger(__name__)
 
 
 class Observatory:
@@ -101,25 +109,27 @@ class Exchange:
         self._request, self._plan, self._sampling = request, plan, sampling
         self._bound = self._observatory.metrics.of(plan.model or OTHER_MODEL, plan.mode)
 
-    def leased(self, replica: str, posture: str, admission: str, waited: float, mode: str, applied: str) -> None:
-        """A replica was found; ``waited`` is in seconds.
+    def leased(self, replica: str, admission: str, waited: float) -> None:
+        """A replica was found; ``waited`` is in seconds."""
+        self._replica, self._admission, self._waited = replica, admission, waited
+        self._observatory.leases(replica, admission).inc()
+
+    def answered(self, status: int, word: GuardsWord, posture: str, mode: str, applied: str) -> None:
+        """The answer's headers came.
 
         ``mode`` is what the answer counts as: "custom" where a mitigation could not be honoured. ``applied`` is as in
         `Observation`.
         """
-        self._replica, self._posture, self._admission, self._waited = replica, posture, admission, waited
+        self._status, self._posture, self._mode, self._applied = status, posture, mode, applied
+        self._peak = word.peak
+        self._waited += word.waited
+        self._observatory.metrics.admission_wait[self._admission].observe(self._waited)
         if self._plan is not None and mode != self._plan.mode:
             self._bound = self._observatory.metrics.of(self._plan.model or OTHER_MODEL, mode)
-        self._mode, self._applied = mode, applied
-        self._observatory.leases(replica, admission).inc()
 
-    def answered(self, status: int, waited: float, peak: int | None, *, stream: bool) -> None:
-        """The answer's headers came: its status, the seconds that the guard made it wait, and the peak so far."""
+    def watch(self, *, stream: bool) -> None:
+        """Look at the body that follows."""
         assert self._request is not None  # noqa: S101 - the order of calls; never depends on input
-        self._status = status
-        self._peak = peak
-        self._waited += waited
-        self._observatory.metrics.admission_wait[self._admission].observe(self._waited)
         self._watch = StreamWatch(self._request.path) if stream else UnaryWatch(self._request.path)
 
     def feed(self, piece: bytes) -> None:
@@ -139,13 +149,20 @@ class Exchange:
             self._bound.coresident_peak.observe(self._peak)
             facts.append(("coresident_peak", self._peak))
         facts.append(("admission_wait", round(self._waited, 6)))
-        if self._status < 400 and self._watch is not None:  # noqa: PLR2004 - HTTP's border between answers and errors
-            output = self._watch.output()
-            verdict = self._submit(output, self._skip())
-            if output is not None:
-                facts.append(("output", output.digest))
-            facts.append(("verdict", verdict))
+        if self._status < _ERRORS and self._watch is not None:
+            facts += self._compared(self._watch)
         return facts
+
+    def _compared(self, watch: StreamWatch | UnaryWatch) -> list[tuple[str, object]]:
+        """Digest and verdict of the answer."""
+        try:
+            output = watch.output()
+            verdict = self._submit(output, self._skip())
+        except Exception:  # noqa: BLE001 - see below; it is logged
+            # Observation fails open: the answer is complete and the caller's, whatever is wrong in here.
+            _log.exception("the answer to request %s could not be observed", self._request_id)
+            return []
+        return [("output", output.digest), ("verdict", verdict)] if output is not None else [("verdict", verdict)]
 
     def __enter__(self) -> Self:
         return self
@@ -158,7 +175,7 @@ class Exchange:
         outcome = self._outcome(error)
         self._bound.requests[outcome].inc()
         self._bound.request_seconds.observe(self._observatory.clock() - self._started)
-        if self._status and self._status < 400 and not self._submitted:  # noqa: PLR2004 - as above
+        if 0 < self._status < _ERRORS and self._watch is not None and not self._submitted:
             skip = Skip.CLIENT_CLOSED if outcome is Outcome.CLIENT_CLOSED else Skip.INCOMPLETE
             self._submit(None, skip)
 
@@ -201,7 +218,7 @@ class Exchange:
 
 _OUTCOME_OF_STATUS: Final = {4: Outcome.INVALID, 5: Outcome.UPSTREAM_ERROR}
 _OUTCOME_OF_ERROR: Final = (
-    (asyncio.CancelledError, Outcome.CLIENT_CLOSED),
+    ((asyncio.CancelledError, ClientGone), Outcome.CLIENT_CLOSED),
     (InvalidRequest, Outcome.INVALID),
     (UpstreamError, Outcome.UPSTREAM_ERROR),
     (RepriseError, Outcome.UNAVAILABLE),

@@ -192,7 +192,7 @@ class Ledger:
             return
         for other in siblings:
             same_mode, same_posture = other.mode == cohort.mode, other.posture == cohort.posture
-            if same_mode == same_posture or other.epoch != cohort.epoch:
+            if same_mode == same_posture:
                 continue
             verdict = Verdict.MATCH if self.references[other] == digest else Verdict.DIVERGED
             self._metrics.crossed(Cross.POSTURE if same_mode else Cross.MODE, verdict)

@@ -210,8 +210,15 @@ class Metrics:
         self._replica.labels(replica).info({name: _label(value) for name, value in facts.items() if name != "replica"})
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """The page and its content type, OpenMetrics where ``accept`` asks for it. Milliseconds: not for the loop."""
-        encode, content_type = choose_encoder(accept)
+        """The page and its content type: OpenMetrics where ``accept`` asks for it, else, whatever it says, text.
+
+        Takes milliseconds, so it is not for the loop.
+        """
+        try:
+            encode, content_type = choose_encoder(accept)
+        except TypeError:
+            # The library compares a version's parts with numbers, and a client may send any word as its version.
+            encode, content_type = choose_encoder("")
         return encode(_Courteous(self._registry)), content_type
 
     def _bind(self, model: str, mode: str) -> BoundMetrics:

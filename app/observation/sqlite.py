@@ -37,13 +37,13 @@ _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _SCHEMA: Final = """
 CREATE TABLE cohorts (
     id INTEGER PRIMARY KEY,
-    key TEXT NOT NULL, mode TEXT NOT NULL, posture TEXT NOT NULL, epoch TEXT NOT NULL,
+    key TEXT NOT NULL, mode TEXT NOT NULL, posture TEXT NOT NULL,
     model TEXT NOT NULL,
     reference_digest TEXT NOT NULL, reference_blocks TEXT NOT NULL, reference_replica TEXT NOT NULL,
     reference_peak INTEGER, reference_cached INTEGER,
     matched INTEGER NOT NULL, diverged INTEGER NOT NULL,
     first_seen REAL NOT NULL, last_seen REAL NOT NULL,
-    UNIQUE (key, mode, posture, epoch)
+    UNIQUE (key, mode, posture)
 ) STRICT;
 CREATE INDEX cohorts_by_age ON cohorts (last_seen);
 CREATE TABLE outputs (
@@ -56,14 +56,14 @@ CREATE TABLE outputs (
 _LOAD: Final = """
 SELECT id, model, reference_digest, reference_blocks, reference_replica, reference_peak, reference_cached,
        matched, diverged, first_seen, last_seen
-FROM cohorts WHERE key = ? AND mode = ? AND posture = ? AND epoch = ?
+FROM cohorts WHERE key = ? AND mode = ? AND posture = ?
 """
 
 _ADD_COHORT: Final = """
-INSERT INTO cohorts (key, mode, posture, epoch, model, reference_digest, reference_blocks, reference_replica,
+INSERT INTO cohorts (key, mode, posture, model, reference_digest, reference_blocks, reference_replica,
                      reference_peak, reference_cached, matched, diverged, first_seen, last_seen)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (key, mode, posture, epoch) DO UPDATE SET
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (key, mode, posture) DO UPDATE SET
     matched = matched + excluded.matched, diverged = diverged + excluded.diverged,
     last_seen = max(last_seen, excluded.last_seen)
 RETURNING id

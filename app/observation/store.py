@@ -1,7 +1,7 @@
 """What the ledger holds, and the protocol that every store of it keeps.
 
-A cohort is the repeats of one canonical request in one mode, on one posture, in one epoch; these four are its identity,
-so a verdict never compares across them. Of its answers a store keeps digests and counts, never text.
+A cohort is the repeats of one canonical request in one mode, on one posture; these three are its identity, so a
+verdict never compares across them. Of its answers a store keeps digests and counts, never text.
 
 Counts are merged, never overwritten: a sighting adds one to what is there. That makes one protocol fit a file with one
 writer and a database that several gateways share, where the first reference to arrive stays the reference.
@@ -52,7 +52,6 @@ class CohortId(NamedTuple):
     key: str
     mode: str
     posture: str
-    epoch: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +72,13 @@ class Observation:
     coresident_peak: int | None
     output: Output | None
     skip_reason: str | None = None
-    epoch: str = ""
     applied: str = ""
 
     @property
     def cohort(self) -> CohortId:
         """The cohort that this observation belongs to."""
         mode = f"{self.mode}+{self.applied}" if self.applied else str(self.mode)
-        return CohortId(self.cohort_key, mode, self.posture, self.epoch)
+        return CohortId(self.cohort_key, mode, self.posture)
 
 
 @dataclass(frozen=True, slots=True)

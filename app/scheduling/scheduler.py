@@ -11,7 +11,7 @@ metrics show nothing running and nothing waiting: a request whose client left ma
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType, TracebackType
 from typing import Final
 
@@ -22,6 +22,7 @@ from app.errors import DeterminismUnavailable, ModelNotFound, NotReady
 from app.scheduling.gate import Admission, Gate, Ticket
 from app.upstream.prober import Prober
 from app.upstream.replica import Replica, ReplicaStatus
+from app.upstream.word import GuardsWord
 
 _ROUTED: Final = POSTURE_MITIGATIONS | {Mitigation.BATCH_ISOLATION}
 """Mitigations that depend on the replica; the others are edits of the request."""
@@ -61,6 +62,36 @@ class Lease:
     missing: Mapping[Mitigation, str]
     waited: float
     ticket: Ticket | None
+    posture: str
+
+    def confirmed(self, plan: Plan, word: GuardsWord, status: int) -> "Lease":
+        """The lease with the guard's own word on this answer in place of the last probe's.
+
+        Raises DeterminismUnavailable where the engine that answered is not the one that was probed, or did not run the
+        request alone. An answer that is an error (``status`` 400 and above) claims nothing.
+        """
+        if not self.status.guarded or status >= 400:  # noqa: PLR2004 - HTTP's border between answers and errors
+            return self
+        lease = replace(self, posture=word.posture) if word.posture is not None else self
+        broken = lease.broken_promises(word)
+        if not broken:
+            return lease
+        if plan.on_unavailable is OnUnavailable.REJECT:
+            said = "; ".join(f"'{mitigation}' is unavailable: {reason}" for mitigation, reason in broken.items())
+            raise DeterminismUnavailable(f"{said} (replica {self.replica.name}).", param="determinism")
+        applied = tuple(mitigation for mitigation in self.applied if mitigation not in broken)
+        return replace(lease, applied=applied, missing={**self.missing, **broken})
+
+    def broken_promises(self, word: GuardsWord) -> dict[Mitigation, str]:
+        """The mitigations of the lease that the guard's word contradicts or does not confirm, with the reason."""
+        promised = [mitigation for mitigation in self.applied if mitigation in _ROUTED]
+        if promised and self.posture != self.status.digest:
+            return dict.fromkeys(promised, f"the engine that answered has another posture, {self.posture}")
+        if promised and word.posture is None:
+            return dict.fromkeys(promised, "the guard did not confirm it; the engine may have restarted without it")
+        if self.admission is Admission.EXCLUSIVE and word.peak != 1:
+            return {Mitigation.BATCH_ISOLATION: f"the guard counted {word.peak} co-resident requests"}
+        return {}
 
     def counts_as(self, plan: Plan) -> tuple[Mode, str]:
         """The mode that the answer counts as, and what was applied where that is not just the mode's own mitigations.
@@ -142,6 +173,15 @@ class Scheduler:
             raise DeterminismUnavailable(_unavailable_text(plan, candidates), param="determinism")
         return best
 
+    def still_fits(self, slot: Slot, plan: Plan) -> Mapping[Mitigation, str]:
+        """What a chosen slot lacks after a wait. Raises NotReady and DeterminismUnavailable as `choose` does."""
+        if not slot.status.healthy:
+            raise NotReady(f"Replica {slot.replica.name} was lost while the request waited: {slot.status.problem}.")
+        missing = slot.missing(plan)
+        if missing and plan.on_unavailable is OnUnavailable.REJECT:
+            raise DeterminismUnavailable(_unavailable_text(plan, [(slot, missing)]), param="determinism")
+        return missing
+
     async def prove_drained(self, slot: Slot) -> None:
         """Wait until the engine itself shows nothing running. Raises DeterminismUnavailable in the end."""
         drained = await self._prober.drained(slot.replica, deadline=self._drain_timeout, interval=self._drain_interval)
@@ -172,17 +212,22 @@ class _Leasing:
         slot.leases += 1
         self._slot = slot
         if status.guarded:
-            return Lease(slot.replica, status, admission, _applied(self._plan, status, missing), missing, 0.0, None)
+            applied = _applied(self._plan, status, missing)
+            return Lease(slot.replica, status, admission, applied, missing, 0.0, None, status.digest)
         started = self._scheduler.clock()
         try:
             self._ticket = ticket = await slot.gate.acquire(admission)
             if isolated:
                 await self._scheduler.prove_drained(slot)
+            # The wait may have been long: what is leased is the replica as it is now.
+            missing = self._scheduler.still_fits(slot, self._plan)
         except BaseException:
             self._release(slot)
             raise
         waited = self._scheduler.clock() - started
-        return Lease(slot.replica, status, admission, _applied(self._plan, status, missing), missing, waited, ticket)
+        status = slot.status
+        applied = _applied(self._plan, status, missing)
+        return Lease(slot.replica, status, admission, applied, missing, waited, ticket, status.digest)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -3,6 +3,7 @@
 httpx serves here, on the control plane: one client for a handful of small requests, never for traffic.
 """
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -18,6 +19,8 @@ from app.upstream.replica import UNKNOWN_POSTURE, Replica, ReplicaStatus
 
 GUARD_KEY_HEADER: Final = "x-determinism-guard-key"
 POSTURE_PATH: Final = "/reprise/posture"
+_log = logging.getLogger(__name__)
+
 _UNSETTLED_SECONDS: Final = 0.5
 _IN_FLIGHT: Final = frozenset({"vllm:num_requests_running", "vllm:num_requests_waiting"})
 
@@ -60,15 +63,15 @@ class Prober:
             models = await self._client.get(f"{replica.url}/v1/models")
             if models.status_code != httpx.codes.OK:
                 return ReplicaStatus(problem=f"/v1/models answered {models.status_code}")
-            entries = tuple(models.json()["data"])
+            entries = _entries(models.json())
             version = await self._version(replica)
             guard = await self._client.get(f"{replica.url}{POSTURE_PATH}", headers=self._guard_headers())
             if guard.status_code == httpx.codes.NOT_FOUND:
                 return await self._unguarded(replica, version, entries)
-            return self._guarded(guard, version, entries)
+            return self._guarded(replica, guard, version, entries)
         except httpx.HTTPError as exc:
             return ReplicaStatus(problem=f"{type(exc).__name__}: {exc}".rstrip(": "))
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, KeyError, TypeError, AttributeError) as exc:
             return ReplicaStatus(problem=f"its answers are not vLLM's ({type(exc).__name__}: {exc})")
 
     async def in_flight(self, replica: Replica) -> float:
@@ -102,7 +105,10 @@ class Prober:
         return str(response.json()["version"]) if response.status_code == httpx.codes.OK else UNKNOWN_POSTURE
 
     async def _unguarded(self, replica: Replica, version: str, models: tuple[Mapping[str, Any], ...]) -> ReplicaStatus:
-        """A stock vLLM: what its public endpoints tell; the rest of its posture stays unknown."""
+        """A stock vLLM: what its public endpoints tell; the rest of its posture stays unknown.
+
+        What is not known of two replicas may differ, so the digest names the replica too: no other one is in its pool.
+        """
         posture = Posture.from_mapping(
             {
                 "engine_version": None if version == UNKNOWN_POSTURE else version,
@@ -122,12 +128,14 @@ class Prober:
             version=version,
             models=models,
             posture=posture,
-            digest=posture.digest,
+            digest=f"{posture.digest}@{replica.name}",
             provisions={Mitigation.BATCH_ISOLATION: isolation},
         )
 
     @staticmethod
-    def _guarded(answer: httpx.Response, version: str, models: tuple[Mapping[str, Any], ...]) -> ReplicaStatus:
+    def _guarded(
+        replica: Replica, answer: httpx.Response, version: str, models: tuple[Mapping[str, Any], ...]
+    ) -> ReplicaStatus:
         seen = ReplicaStatus(healthy=True, problem="", version=version, models=models, guarded=True)
         if answer.status_code != httpx.codes.OK:
             reason = {
@@ -135,7 +143,7 @@ class Prober:
                 503: "the guard has not observed its engine yet",
             }.get(answer.status_code, f"the guard answered {answer.status_code}")
             unknown = {mitigation: Provision(held=None, reason=reason) for mitigation in _OBSERVED}
-            return replace(seen, guard_problem=reason, provisions=unknown)
+            return replace(seen, guard_problem=reason, provisions=unknown, digest=f"{UNKNOWN_POSTURE}@{replica.name}")
         said = answer.json()
         provisions = {
             Mitigation(name): Provision(held=provision["held"], reason=provision["reason"])
@@ -144,6 +152,14 @@ class Prober:
         }
         posture = Posture.from_mapping(said["posture"])
         return replace(seen, posture=posture, digest=str(said["digest"]), provisions=provisions)
+
+
+def _entries(page: Any) -> tuple[Mapping[str, Any], ...]:  # noqa: ANN401 - any JSON
+    """The models of a ``/v1/models`` page. Raises ValueError, KeyError or TypeError for what is none."""
+    entries = tuple(page["data"])
+    if not all(isinstance(entry, dict) and isinstance(entry.get("id"), str) for entry in entries):
+        raise ValueError("an entry of /v1/models has no id")
+    return entries
 
 
 _OBSERVED: Final = (
@@ -192,7 +208,12 @@ class Watchdog:
             await anyio.sleep(self._interval if settled else min(self._interval, _UNSETTLED_SECONDS))
 
     async def _look_at(self, replica: Replica) -> None:
-        status = await self._prober.observe(replica)
+        try:
+            status = await self._prober.observe(replica)
+        except Exception as exc:  # noqa: BLE001 - see below; it is logged
+            # The watch must outlive whatever an upstream answers: without it no replica would ever be taken out again.
+            _log.exception("the probe of replica %s failed", replica.name)
+            status = ReplicaStatus(problem=f"its probe failed ({type(exc).__name__})")
         self._failed[replica] = 0 if status.healthy else self._failed[replica] + 1
         known = self._known.get(replica)
         if known is not None and known.healthy and not status.healthy and self._failed[replica] < self._failures:

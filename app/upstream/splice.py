@@ -40,10 +40,6 @@ class StreamSplice:
             return chunk, b""
         return self._slow(self._held + chunk)
 
-    def rest(self) -> bytes:
-        """What is held back at the end of a stream that ended without ``[DONE]``."""
-        return self._held
-
     def _slow(self, data: bytes) -> tuple[bytes, bytes]:
         complete, end, self._held = data.rpartition(_END)
         if len(self._held) > _LONGEST_EVENT:

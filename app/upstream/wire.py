@@ -95,9 +95,13 @@ class Connection(asyncio.Protocol):
         if self._error is not None:
             raise self._error
         self._waiter = self._loop.create_future()
-        self._silent_since, self._patience = self._loop.time(), patience
+        now = self._loop.time()
+        if self._timer is not None and patience < self._patience:
+            self._timer.cancel()
+            self._timer = None
+        self._silent_since, self._patience = now, patience
         if self._timer is None:
-            self._timer = self._loop.call_later(patience, self._look)
+            self._timer = self._loop.call_at(now + patience, self._look)
         try:
             await self._waiter
         finally:

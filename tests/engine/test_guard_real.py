@@ -183,6 +183,11 @@ async def test_the_posture_digest_is_the_system_fingerprint(engine: Engine, clie
 
     unary = await client.post("/v1/completions", json=completion(engine, PROMPTS[0], 2))
     assert unary.json()["system_fingerprint"] == page["digest"]
+    assert "x-determinism-posture" not in unary.headers
+    for admission in ("shared", "exclusive"):
+        body, headers = completion(engine, PROMPTS[0], 2), gateway_headers(engine, admission)
+        told = await client.post("/v1/completions", json=body, headers=headers)
+        assert told.headers["x-determinism-posture"] == page["digest"]
     chat = {"model": engine.model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "stream": True}
     events = await stream_of(client, "/v1/chat/completions", chat, {})
     prints = {json.loads(event[6:]).get("system_fingerprint") for event in events if event.startswith("data: {")}
@@ -197,6 +202,17 @@ async def test_a_stream_says_its_peak_before_it_ends(engine: Engine, client: htt
     events = await stream_of(client, "/v1/completions", body, gateway_headers(engine, "exclusive"))
     assert events[-2:] == [': reprise-guard {"coresident_peak":1}', "data: [DONE]"]
     assert sum(event.startswith(":") for event in events) == 1
+
+
+async def test_a_response_cannot_run_on_in_the_background(engine: Engine, client: httpx.AsyncClient) -> None:
+    """The guard itself refuses it and names the field; in the foreground the same request is answered."""
+    asked = {"model": engine.model, "input": "hi", "max_output_tokens": 2}
+    refused = await client.post("/v1/responses", json={**asked, "background": True})
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"]) == (400, "background")
+    assert "this replica is guarded" in error["message"]
+    answered = await client.post("/v1/responses", json={**asked, "background": False})
+    assert answered.status_code == 200
 
 
 async def stream_of(client: httpx.AsyncClient, path: str, body: dict[str, Any], headers: dict[str, str]) -> list[str]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.running import CHAT, RunningGateway, request_bytes
+from tests.support.running import CHAT, RunningGateway, read_answer, request_bytes
 from tests.support.scripted import ScriptedVllm
 
 pytestmark = pytest.mark.anyio
@@ -26,6 +26,8 @@ pytestmark = pytest.mark.anyio
         (b'{"model":"m","determinism":"verified"}', 501, "mode_not_implemented", "verified"),
         (b'{"model":"m@seeded","temperature":"0"}', 400, "invalid_request", "'temperature'"),
         (b'{"model":"m@isolated","seed":73786976294838206464}', 400, "invalid_request", "'seed'"),
+        (b'{"model":"m","x":' + b"[" * 300 + b"]" * 300 + b"}", 400, "invalid_json", "nested too deeply"),
+        (b'{"determinism":{"mode":' + b"[" * 90 + b"]" * 90 + b"}}", 400, "unknown_mode", "'determinism.mode'"),
         (b'{"model":"other"}', 404, "model_not_found", "'other'"),
         (b'{"model":"m","determinism":"seeded","seed":null,"seed":null}', 400, "duplicate_member", "'seed'"),
         (b'{"x":"' + b"a" * 10_000 + b'"}', 413, "request_too_large", "10000 bytes"),
@@ -118,11 +120,21 @@ async def test_wrong_method_or_path(
     assert upstream.received == []
 
 
+@pytest.mark.parametrize(
+    "request_", [b"NONSENSE\r\n\r\n", b"BREW / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n"]
+)
+async def test_what_is_no_http(gateway: RunningGateway, request_: bytes) -> None:
+    """Even that is answered in the one shape that all errors have, and the connection closes."""
+    async with gateway.connection() as (reader, writer):
+        writer.write(request_)
+        answer = await read_answer(reader)
+        assert (answer.status, answer.error["code"]) == (400, "invalid_http")
+        assert await reader.read() == b""
+
+
 async def test_nothing_is_lost_for_others(gateway: RunningGateway) -> None:
     """After every kind of bad request on one connection the next good one is served on it."""
     async with gateway.connection() as (reader, writer):
-        from tests.support.running import read_answer  # noqa: PLC0415 - local to the one test that reads by hand
-
         for body in (b"nonsense", b'{"model":"m","determinism":3}', b'{"model":"none"}'):
             writer.write(request_bytes("POST", CHAT, body, {}))
             assert (await read_answer(reader)).status in {400, 404}
@@ -131,8 +143,10 @@ async def test_nothing_is_lost_for_others(gateway: RunningGateway) -> None:
 
 
 async def test_invalid_requests_are_counted(gateway: RunningGateway) -> None:
-    """A refused request shows in the metrics, under a model name that callers cannot choose."""
+    """Refused requests show in the metrics, under a model name that callers cannot choose, whoever refused them."""
     await gateway.post(b"nonsense")
+    await gateway.post({"model": "m"}, x_determinism_mode="strict")
+    await gateway.raw("GET", CHAT, b"", {})
     name: dict[str, Any] = {"model": "other", "mode": "standard", "outcome": "invalid"}
     labels = ",".join(f'{key}="{value}"' for key, value in sorted(name.items()))
-    assert await gateway.metric(f"reprise_requests_total{{{labels}}}") == 1
+    assert await gateway.metric(f"reprise_requests_total{{{labels}}}") == 3

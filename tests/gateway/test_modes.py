@@ -128,6 +128,40 @@ async def test_a_guarded_replica_gets_the_admission(upstream: ScriptedVllm, tmp_
     assert ("shared" if mode is Mode.INVARIANT else "exclusive") == headers["x-determinism-admission"]
 
 
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ({}, "the guard did not confirm it"),
+        ({"x-determinism-coresident-peak": "2", "x-determinism-posture": "p-1"}, "the guard counted 2 co-resident"),
+        ({"x-determinism-posture": "p-1"}, "the guard counted None co-resident"),
+        (
+            {"x-determinism-coresident-peak": "1", "x-determinism-posture": "p-2"},
+            "the engine that answered has another posture, p-2",
+        ),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_nothing_is_claimed_without_the_guards_word(
+    upstream: ScriptedVllm, tmp_path: Path, word: dict[str, str], reason: str, stream: bool
+) -> None:
+    """An engine that came back without its guard, or as another one, between two probes: 503, or a report."""
+    guarded(upstream)
+    upstream.word = word
+    async with running_gateway(tmp_path, upstream.url, guard_key=GUARD_KEY) as gateway:
+        body = {"model": "m", "stream": stream}
+        refused = await gateway.post({**body, "determinism": "isolated"})
+        wish = {"mode": "isolated", "on_unavailable": "report"}
+        reported = await gateway.post({**body, "determinism": wish})
+        ordinary = await gateway.post(body)
+
+    assert (refused.status, refused.error["code"]) == (503, "determinism_unavailable")
+    assert reason in refused.error["message"]
+    assert (reported.status, ordinary.status) == (200, 200)
+    assert f"batch_isolation: {reason}" in reported.headers["x-determinism-unavailable"]
+    assert "batch_isolation" not in reported.headers["x-determinism-applied"]
+    assert ordinary.headers["x-determinism-posture"] == word.get("x-determinism-posture", "p-1")
+
+
 async def test_a_replica_with_the_posture_is_chosen(upstream: ScriptedVllm, tmp_path: Path) -> None:
     """`invariant` goes to the replica that has it, however busy the others are not."""
     guarded(upstream, batch_invariance=False)

@@ -1,5 +1,6 @@
 """Laws of outputs: streamed and unary forms agree, and forks are where a plain loop finds them."""
 
+import json
 from itertools import takewhile
 from typing import Any
 
@@ -8,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.determinism.divergence import Verdict, bracket, compare, first_difference
-from app.determinism.output import CHAT_PATH, TEXT_PATH, Choice, Output, OutputBuilder, UnreadableOutput, read_unary
+from app.determinism.output import (
+    CHAT_PATH,
+    TEXT_PATH,
+    Choice,
+    Output,
+    OutputBuilder,
+    ToolCall,
+    UnreadableOutput,
+    read_unary,
+)
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 REASONS = st.sampled_from(["stop", "length", "tool_calls"])
@@ -85,6 +95,24 @@ def test_digests_are_equal_exactly_when_the_answers_are(left: list[Any], right: 
     assert one is not None
     assert other is not None
     assert (one.digest == other.digest) == (one.choices == other.choices)
+
+
+@given(
+    value=st.dictionaries(TEXTS, JSON, max_size=3),
+    indent=st.none() | st.integers(0, 3),
+    comma=st.sampled_from([",", ", ", " ,\n"]),
+    colon=st.sampled_from([":", ": ", "\t: "]),
+    escaped=st.booleans(),
+)
+def test_arguments_are_their_json_however_they_are_written(
+    value: object, indent: int | None, comma: str, colon: str, escaped: bool
+) -> None:
+    """White space and escapes are no part of a tool call, and its arguments still hold the same value."""
+    written = json.dumps(value, indent=indent, separators=(comma, colon), ensure_ascii=escaped)
+    call = ToolCall("f", written)
+    assert call == ToolCall("f", json.dumps(value))
+    assert json.loads(call.arguments) == value
+    assert ToolCall("f", call.arguments) == call
 
 
 @given(document=JSON, path=st.sampled_from([CHAT_PATH, TEXT_PATH]))

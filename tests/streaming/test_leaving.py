@@ -3,10 +3,11 @@
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.support.running import CHAT, RunningGateway, request_bytes, start
+from tests.support.running import CHAT, RunningGateway, request_bytes, running_gateway, start
 from tests.support.scripted import ScriptedVllm
 
 pytestmark = pytest.mark.anyio
@@ -81,6 +82,19 @@ async def test_in_the_queue(gateway: RunningGateway, upstream: ScriptedVllm, mod
     await idle(gateway, upstream)
     assert len(upstream.received) == 1
     assert (await gateway.post({"model": "m", "determinism": "isolated"})).status == 200
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_a_client_that_stops_reading(upstream: ScriptedVllm, tmp_path: Path, mode: str) -> None:
+    """It is given up after its time, so that it cannot hold the replica, and the upstream is let go."""
+    async with running_gateway(tmp_path, upstream.url, write_timeout=0.3) as gateway, asyncio.timeout(20):
+        async with gateway.connection() as (_, writer):
+            writer.write(request_bytes("POST", CHAT, body(mode, do="flood"), {}))
+            received = await upstream.until(1)
+            await received.closed_by_client.wait()
+            assert (await gateway.post({"model": "m", "determinism": "isolated"})).status == 200
+        labels = f'mode="{mode}",model="m",outcome="client_closed"'
+        assert await gateway.metric(f"reprise_requests_total{{{labels}}}") == 1
 
 
 async def test_before_the_body_has_arrived(gateway: RunningGateway, upstream: ScriptedVllm) -> None:

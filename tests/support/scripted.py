@@ -56,6 +56,7 @@ class ScriptedVllm:
         self.guard_answer: tuple[int, dict[str, Any]] | None = None
         self.probe_headers: dict[str, str] = {}
         self.waiting_elsewhere = 0
+        self.word: dict[str, str] | None = None
         self.connections = 0
         self.url = ""
 
@@ -124,7 +125,7 @@ class ScriptedVllm:
         gone = asyncio.get_running_loop().create_task(reader.read(1))
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
+            if gone.done():
                 request.closed_by_client.set()
                 raise ConnectionResetError
             work.result()
@@ -143,19 +144,25 @@ class ScriptedVllm:
             await self.release.wait()
         match script.get("do", "answer"):
             case "answer" if members.get("stream"):
-                _head(writer, "text/event-stream; charset=utf-8")
+                _head(writer, "text/event-stream; charset=utf-8", self._words(request))
                 for event in stream_events(text):
                     _chunk(writer, event)
                     await writer.drain()
                 writer.write(b"0\r\n\r\n")
             case "answer":
-                _unary(writer, script.get("raw", unary_body(text)).encode(), script.get("status", 200))
+                word = self._words(request)
+                _unary(writer, script.get("raw", unary_body(text)).encode(), script.get("status", 200), word=word)
             case "reset":
                 _reset(writer)
             case "silent":
                 await asyncio.Event().wait()
+            case "flood":
+                _head(writer, "text/event-stream; charset=utf-8", self._words(request))
+                while True:
+                    _chunk(writer, b"data: " + b"x" * 2**16 + b"\n\n")
+                    await writer.drain()
             case "stream":
-                await self._broken_stream(script, text, writer)
+                await self._broken_stream(request, script, text, writer)
             case raw:
                 # The head of an answer that ends too early, or none at all.
                 writer.write(_BROKEN[raw])
@@ -163,9 +170,20 @@ class ScriptedVllm:
                 writer.close()
                 raise ConnectionResetError
 
-    async def _broken_stream(self, script: dict[str, Any], text: str, writer: asyncio.StreamWriter) -> None:
+    def _words(self, request: Received) -> dict[str, str]:
+        """What a guard would add to its answer, unless the test says otherwise."""
+        if self.word is not None:
+            return self.word
+        if self.guard_answer is None or "x-determinism-guard-key" not in request.headers:
+            return {}
+        digest = str(self.guard_answer[1].get("digest"))
+        return {"x-determinism-coresident-peak": str(request.peak), "x-determinism-posture": digest}
+
+    async def _broken_stream(
+        self, request: Received, script: dict[str, Any], text: str, writer: asyncio.StreamWriter
+    ) -> None:
         """The first ``events`` events of a stream, then what ``then`` says."""
-        _head(writer, "text/event-stream; charset=utf-8")
+        _head(writer, "text/event-stream; charset=utf-8", self._words(request))
         for event in stream_events(text)[: script["events"]]:
             _chunk(writer, event)
             await writer.drain()
@@ -208,8 +226,9 @@ def unary_body(text: str) -> str:
     )
 
 
-def _head(writer: asyncio.StreamWriter, kind: str) -> None:
-    writer.write(f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n\r\n".encode())
+def _head(writer: asyncio.StreamWriter, kind: str, word: dict[str, str]) -> None:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in word.items())
+    writer.write(f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ntransfer-encoding: chunked\r\n{lines}\r\n".encode())
 
 
 def _chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
@@ -220,8 +239,17 @@ def _json(writer: asyncio.StreamWriter, value: object, status: int = 200) -> Non
     _unary(writer, json.dumps(value).encode(), status)
 
 
-def _unary(writer: asyncio.StreamWriter, body: bytes, status: int = 200, kind: str = "application/json") -> None:
-    head = f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nretry-after: 7\r\n\r\n"
+def _unary(
+    writer: asyncio.StreamWriter,
+    body: bytes,
+    status: int = 200,
+    kind: str = "application/json",
+    word: dict[str, str] | None = None,
+) -> None:
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (word or {}).items())
+    head = (
+        f"HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nretry-after: 7\r\n{lines}\r\n"
+    )
     writer.write(head.encode() + body)
 
 

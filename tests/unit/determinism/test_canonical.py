@@ -78,6 +78,8 @@ def test_the_key_depends_on_the_installation() -> None:
     [
         ({"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}, True),
         ({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}, False),
+        ({"image_url": "https://example.org/a.png"}, True),
+        ({"audio_url": "data:audio/wav;base64,AA"}, False),
         ({"type": "text", "text": "https://example.org"}, False),
         ("text", False),
     ],

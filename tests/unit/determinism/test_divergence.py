@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from app.determinism.divergence import Bracket, Comparison, Kind, Verdict, bracket, compare, first_difference
+from app.determinism.divergence import Bracket, Comparison, Verdict, bracket, compare, first_difference
 from app.determinism.output import Blocks, Choice, Output, ToolCall
 
 
@@ -34,7 +34,7 @@ def test_equal_text_of_other_tokens_is_a_match() -> None:
 def test_an_incomplete_output_is_incomparable(left: bool, right: bool) -> None:
     """One answer cut short is enough, even where the texts agree so far."""
     comparison = compare(output(choice("x"), complete=left), output(choice("x"), complete=right))
-    assert comparison == Comparison(Verdict.INCOMPARABLE, kind=Kind.INCOMPLETE)
+    assert comparison == Comparison(Verdict.INCOMPARABLE)
 
 
 def test_the_fork_is_placed_by_exact_ids() -> None:
@@ -43,7 +43,6 @@ def test_the_fork_is_placed_by_exact_ids() -> None:
     right = choice("a b d", token_ids=array("I", [1, 2, 4]), tokens=("x", " b", " d"))
     comparison = compare(output(left), output(right))
     assert (comparison.verdict, comparison.fork_tokens, comparison.fork_characters) == (Verdict.DIVERGED, 2, 4)
-    assert comparison.kind is Kind.TEXT
     assert comparison.shared == pytest.approx(0.8)
 
 
@@ -69,20 +68,29 @@ def test_the_margin_is_the_references_at_the_fork() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "kind"),
+    ("left", "right", "fork"),
     [
-        (choice("ab"), choice("a"), Kind.LENGTH),
-        (choice("ab"), choice("ac"), Kind.TEXT),
-        (choice("a", reasoning="x"), choice("b", reasoning="y"), Kind.REASONING),
-        (choice("a", refusal="x"), choice("a"), Kind.REFUSAL),
-        (choice(tool_calls=(ToolCall("f", "{}"),)), choice(tool_calls=(ToolCall("f", "[]"),)), Kind.TOOL_CALLS),
-        (choice("a"), choice("a", finish_reason="length"), Kind.FINISH_REASON),
+        (choice("ab"), choice("a"), 1),
+        (choice("ab"), choice("ac"), 1),
+        (choice("a", reasoning="x"), choice("b", reasoning="y"), 0),
+        (choice("a", refusal="x"), choice("a"), 1),
+        (choice(tool_calls=(ToolCall("f", "{}"),)), choice(tool_calls=(ToolCall("f", "[]"),)), 2),
+        (choice("a"), choice("a", finish_reason="length"), 1),
     ],
 )
-def test_the_kind_is_the_first_difference(left: Choice, right: Choice, kind: Kind) -> None:
-    """The kind names what differs first in the order of generation, whichever side is the reference."""
-    assert compare(output(left), output(right)).kind is kind
-    assert compare(output(right), output(left)).kind is kind
+def test_every_readable_difference_diverges(left: Choice, right: Choice, fork: int) -> None:
+    """The fork lies in the text in the order of generation, or at its end, whichever side is the reference."""
+    for comparison in (compare(output(left), output(right)), compare(output(right), output(left))):
+        assert (comparison.verdict, comparison.fork_characters) == (Verdict.DIVERGED, fork)
+
+
+def test_arguments_written_in_another_way_match() -> None:
+    """A streamed and a unary tool call are one where their JSON is; the fork of others is counted in its plain form."""
+    streamed, unary = (choice(tool_calls=(ToolCall("f", text),)) for text in ('{"a":1}', '{ "a": 1 }'))
+    assert compare(output(streamed), output(unary)) == Comparison(Verdict.MATCH, shared=1.0)
+    assert output(streamed).blocks == output(unary).blocks
+    other = choice(tool_calls=(ToolCall("f", '{"a": 2}'),))
+    assert compare(output(unary), output(other)).fork_characters == len('f\x1e{"a":')
 
 
 def test_a_shorter_answer_forks_at_its_end() -> None:
@@ -121,7 +129,7 @@ def test_one_unknown_token_fork_makes_the_earliest_unknown() -> None:
 def test_other_choices_diverge_without_a_fork() -> None:
     """Answers with other indices differ, and nothing says where."""
     comparison = compare(output(choice("a")), output(choice("a"), choice("b", 1)))
-    assert comparison == Comparison(Verdict.DIVERGED, kind=Kind.CHOICES)
+    assert comparison == Comparison(Verdict.DIVERGED)
 
 
 def test_blocks_bracket_the_fork() -> None:

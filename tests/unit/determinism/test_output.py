@@ -161,6 +161,61 @@ def test_streamed_tool_calls_are_joined_by_index() -> None:
     assert streamed.digest == read(CHAT_PATH, unary).digest
 
 
+def called(*pieces: str) -> Output:
+    """A stream with one tool call whose arguments come in these pieces."""
+    calls = [{"index": 0, "function": {"name": "f"}}, *({"index": 0, "function": {"arguments": p}} for p in pieces)]
+    return stream(
+        CHAT_PATH, [*(delta({"tool_calls": [call]}) for call in calls), delta({}, finish_reason="tool_calls")]
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "written_anew"),
+    [
+        ('{"a":1}', '{"a": 1}'),
+        ('{\n  "city": "Z\\u00fcrich"}', '{"city": "Zürich"}'),
+        ('{"a": [1e2, 0.10], "b": NaN}', '{"a": [100.0, 0.1], "b": NaN}'),
+        ('{"a": 123456789012345678901234567890}', '{"a":123456789012345678901234567890}'),
+        ('{"half": "\\ud800"}', '{"half":"\\uD800"}'),
+        ('{"a": 1, "a": 2}', '{"a": 2}'),
+        ("{}", " {}"),
+    ],
+)
+def test_arguments_that_the_unary_form_writes_anew(raw: str, written_anew: str) -> None:
+    """Engines stream what the model wrote and rewrite it in the unary form: both are one answer, digest included."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": written_anew}}
+    unary = read(CHAT_PATH, chat({"content": None, "tool_calls": [call]}, finish_reason="tool_calls"))
+    streamed = called(raw[:3], raw[3:])
+    assert streamed.choices == unary.choices
+    assert streamed.digest == unary.digest
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('{"a": 1}', '{"a": 2}'),
+        ('{"a": 1}', '{"a": 1.0}'),
+        ('{"a": 1}', '{"a": true}'),
+        ('{"a": 1}', '{"a": "1"}'),
+        ('{"a": "x y"}', '{"a": "xy"}'),
+        ('{"a": 1, "b": 2}', '{"b": 2, "a": 1}'),
+        ('{"a": 18446744073709551617}', '{"a": 18446744073709551618}'),
+        ('{"a": ', '{"a":'),
+        ("", "{}"),
+    ],
+)
+def test_arguments_that_say_something_else_differ(one: str, other: str) -> None:
+    """Values, their kinds and the order of keys are in the digest; what is no JSON counts as it was written."""
+    assert called(one).digest != called(other).digest
+
+
+@pytest.mark.parametrize("raw", ["", '{"a": ', "[" * 100_000, '{"a": ' + "9" * 5000 + "}", "\ufeff{}"])
+def test_arguments_that_do_not_parse_stay_as_they_are(raw: str) -> None:
+    """Text that is no JSON, or is nested or long beyond what a parser takes, is kept and is never an exception."""
+    assert called(raw).choices[0].tool_calls == (ToolCall("f", raw),)
+    assert ToolCall("f", raw).arguments == raw
+
+
 def test_streamed_choices_are_kept_apart() -> None:
     """With n > 1, or a list of prompts, each index has its own text."""
     events = [

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from app.determinism.mode import POSTURE_MITIGATIONS, Mitigation
 from app.determinism.posture import Posture, Provision
+from app.engine.observer import merge_workers
 
 CPU = Posture(
     device="cpu",
@@ -109,7 +110,10 @@ def test_the_deterministic_profile_on_a_cpu() -> None:
         ({"architecture": "7.5"}, False),
         ({"architecture": None}, None),
         ({"architecture": "sm_90"}, None),
-        ({"architecture": "9.0 | 8.6"}, None),
+        ({"architecture": "²3.0"}, None),
+        ({"architecture": "8.6 | 9.0"}, False),
+        ({"device": "cpu | cuda"}, False),
+        ({"device": "rocm", "architecture": "gfx90a | gfx942"}, False),
         ({"batch_invariance": False}, False),
         ({"batch_invariance": None}, None),
         ({"device": None}, None),
@@ -134,15 +138,81 @@ def test_batch_invariance_needs_the_flag_and_the_hardware(changes: dict[str, obj
         ({"torch_determinism": "warn_only"}, True),
         ({"torch_determinism": "off"}, False),
         ({"torch_determinism": None}, None),
+        ({"torch_determinism": "off | on"}, False),
+        ({"torch_determinism": "on | warn_only"}, False),
+        ({"torch_determinism": "On"}, False),
         ({"cudnn_benchmark": True}, False),
+        ({"cudnn_benchmark": None}, None),
         ({"cudnn_deterministic": False}, False),
+        ({"cudnn_deterministic": None}, None),
+        ({"cudnn_deterministic": None, "cublas_workspace": "none"}, False),
         ({"cublas_workspace": "none"}, False),
+        ({"cublas_workspace": None}, None),
+        ({"cublas_workspace": ":16:8 | :4096:8"}, False),
         ({"cublas_workspace": "none", "device": "cpu"}, True),
+        ({"cudnn_benchmark": None, "cudnn_deterministic": None, "cublas_workspace": None, "device": "cpu"}, True),
+        ({"torch_determinism": "off | on", "device": "cpu"}, False),
+        ({"torch_determinism": None, "device": "cpu"}, None),
+        ({"cublas_workspace": "none", "device": "rocm"}, True),
+        ({"cudnn_benchmark": None, "device": "rocm"}, None),
+        ({"device": None}, None),
+        ({"device": None, "torch_determinism": "off"}, False),
+        ({"device": "tpu"}, None),
+        ({"device": "cpu | cuda"}, False),
     ],
 )
 def test_framework_determinism_needs_every_switch(changes: dict[str, object], *, expected: bool | None) -> None:
-    """Torch, cuDNN and on CUDA cuBLAS; warn_only counts."""
-    assert held(changed(GPU, changes), "framework_determinism") is expected
+    """Torch, and what the device adds: cuDNN's flags on GPUs, cuBLAS on CUDA. warn_only counts; mixed never does."""
+    provision = changed(GPU, changes).provides(Mitigation.FRAMEWORK_DETERMINISM)
+    assert provision.held is expected
+    assert provision.reason or expected
+
+
+def test_a_switch_without_a_device_holds_nothing() -> None:
+    """What torch's mode alone covers depends on a device that nobody has seen."""
+    provision = Posture(torch_determinism="on").provides(Mitigation.FRAMEWORK_DETERMINISM)
+    assert provision == Provision(held=None, reason="the device was not observed, or differs between the workers")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"torch_determinism": "off | on"}, "the workers differ in torch's deterministic mode (off | on)"),
+        ({"torch_determinism": "off"}, "torch's deterministic mode is off"),
+        ({"cudnn_benchmark": True}, "cuDNN's benchmark mode is on"),
+        ({"cudnn_deterministic": False}, "cuDNN's deterministic mode is off"),
+        ({"cublas_workspace": "none"}, "CUBLAS_WORKSPACE_CONFIG is none"),
+        (
+            {"cublas_workspace": "none", "cudnn_benchmark": True},
+            "cuDNN's benchmark mode is on; CUBLAS_WORKSPACE_CONFIG is none",
+        ),
+        ({"cudnn_benchmark": None}, "cuDNN's benchmark mode was not observed, or differs between the workers"),
+        ({"device": "cpu | cuda"}, "the workers differ in the device (cpu | cuda)"),
+        ({"device": "tpu"}, "what it needs on tpu is not known"),
+    ],
+)
+def test_framework_determinism_says_which_switch(changes: dict[str, object], reason: str) -> None:
+    """Every switch that is wrong is named, or else every one that nobody knows."""
+    assert changed(GPU, changes).provides(Mitigation.FRAMEWORK_DETERMINISM).reason == reason
+
+
+@given(st.sampled_from(sorted(Mitigation)), st.data())
+def test_a_replica_whose_workers_differ_in_a_fact_does_not_gain_by_it(
+    mitigation: Mitigation, data: st.DataObject
+) -> None:
+    """Whatever text two workers differ in, no mitigation is held that both would not have held alone."""
+    texts = {
+        "device": ["cpu", "cuda", "rocm", "xpu", "tpu"],
+        "architecture": ["7.5", "9.0", "gfx942", "gfx1100"],
+        "kv_split": ["fixed", "by_threads", "heuristic"],
+        "torch_determinism": ["on", "off", "warn_only"],
+        "cublas_workspace": [":16:8", ":4096:8", "none"],
+    }
+    name = data.draw(st.sampled_from(sorted(texts)))
+    first, second = data.draw(st.lists(st.sampled_from(texts[name]), min_size=2, max_size=2, unique=True))
+    apart = [changed(GPU, {name: value}).provides(mitigation).held for value in (first, second)]
+    merged = changed(GPU, dict(merge_workers([{name: first}, {name: second}]))).provides(mitigation)
+    assert merged.held is not True or apart == [True, True]
 
 
 def test_warn_only_says_so() -> None:
@@ -157,6 +227,7 @@ def test_warn_only_says_so() -> None:
         ({}, True, ""),
         ({"guard_key": False}, False, "REPRISE_GUARD_KEY"),
         ({"api_servers": 4}, False, "4 API servers"),
+        ({"api_servers": 0}, False, "0 API servers"),
         ({"guard_key": None}, None, "no guard"),
         ({"api_servers": None}, None, "no guard"),
     ],
@@ -173,6 +244,9 @@ def test_isolation_needs_one_gate_and_a_key(changes: dict[str, object], reason: 
     [
         ({"kv_split": "by_threads"}, "VLLM_CPU_ATTN_SPLIT_KV is on"),
         ({"kv_split": "heuristic", "device": "cuda"}, "batch invariance is off"),
+        ({"kv_split": "heuristic", "device": None}, "the KV split is heuristic"),
+        ({"kv_split": "by_threads | fixed"}, "the workers differ in the KV split (by_threads | fixed)"),
+        ({"kv_split": "fixed | heuristic", "device": "cuda"}, "the workers differ in the KV split"),
         ({"kv_split": None}, "not observed"),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,10 +94,15 @@ def test_a_changed_member_must_not_be_there_twice() -> None:
 
 def test_a_deep_body_is_an_error_and_no_crash() -> None:
     """Nesting that the JSON reader takes but the editor cannot walk is a 400."""
-    body = b'{"a":' + b"[" * 1000 + b"]" * 1000 + b',"seed":1}'
-    assert parse(CHAT, body).members["seed"] == 1
+    for depth, refused in ((100, False), (300, True), (900, True), (1000, True)):
+        body = b'{"a":' + b"[" * depth + b"]" * depth + b',"seed":1}'
+        if refused:
+            with pytest.raises(InvalidRequest, match="nested too deeply"):
+                parse(CHAT, body)
+        else:
+            assert orjson.loads(edit(parse(CHAT, body).body, {"seed": 2}))["seed"] == 2
     with pytest.raises(InvalidRequest, match="nested too deeply"):
-        edit(body, {"seed": 2})
+        edit(b'{"a":' + b"[" * 1000 + b"]" * 1000 + b"}", {"seed": 2})
 
 
 @given(

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from app.engine.asgi import App, Message
+from app.engine.asgi import BUFFER_LIMIT, App, Message
 from app.engine.guard import Guard
 from app.engine.plugin import EXTENSION
 
@@ -135,7 +135,11 @@ class Replica:
     """A guard over a fake server, with one way to call it."""
 
     def __init__(
-        self, environ: Mapping[str, str] | None = None, engine: FakeEngine | None = None, drain_deadline: float = 5.0
+        self,
+        environ: Mapping[str, str] | None = None,
+        engine: FakeEngine | None = None,
+        drain_deadline: float = 5.0,
+        buffer_limit: int = BUFFER_LIMIT,
     ) -> None:
         self.engine = engine or FakeEngine([{}])
         self.server = FakeServer()
@@ -149,6 +153,7 @@ class Replica:
             self.server,
             environ={"REPRISE_GUARD_KEY": KEY} if environ is None else environ,
             drain_deadline=drain_deadline,
+            buffer_limit=buffer_limit,
         )
 
     def call(

@@ -1,15 +1,16 @@
 """The guard's two ends: nothing of a waiting request is lost, and a stream ends with the peak."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.asgi import Inbox, Message, Reporter
+from app.engine.asgi import BodyTooLargeError, Inbox, Message, Reporter
 from app.scheduling.gate import Admission, Gate, Ticket
-from tests.unit.engine.fakes import body, quiet
+from tests.unit.engine.fakes import DISCONNECT, body, quiet
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +31,7 @@ async def relay(bodies: list[bytes], headers: list[tuple[bytes, bytes]] = SSE) -
     async def keep(message: Message) -> None:
         sent.append(message)
 
-    reporter = Reporter(keep, alone(), 0.25)
+    reporter = Reporter(keep, alone(), 0.25, "p-0123456789abcdef")
     await reporter.send({"type": "http.response.start", "status": 200, "headers": headers})
     for number, data in enumerate(bodies):
         more = number + 1 < len(bodies)
@@ -39,12 +40,13 @@ async def relay(bodies: list[bytes], headers: list[tuple[bytes, bytes]] = SSE) -
 
 
 async def test_the_comment_is_a_message_of_its_own_before_the_end() -> None:
-    """Headers with the peak so far and the wait, the events untouched, the comment, then [DONE]."""
+    """Headers with the peak so far, the wait and the posture, the events untouched, the comment, then [DONE]."""
     sent = await relay([b'data: {"a":1}\n\n', DONE, b""])
     assert sent[0]["headers"] == [
         *SSE,
         (b"x-determinism-coresident-peak", b"1"),
         (b"x-determinism-admission-wait", b"0.250000"),
+        (b"x-determinism-posture", b"p-0123456789abcdef"),
     ]
     assert [message["body"] for message in sent[1:]] == [b'data: {"a":1}\n\n', COMMENT, DONE, b""]
     assert [message["more_body"] for message in sent[1:]] == [True, True, True, False]
@@ -80,15 +82,44 @@ async def test_a_unary_answer_is_left_as_it_is() -> None:
     assert [message["body"] for message in sent[1:]] == [DONE]
 
 
+def taking(messages: list[Message]) -> Callable[[], Awaitable[Message]]:
+    """ASGI's receive over these messages."""
+
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    return receive
+
+
+async def test_a_body_that_was_looked_at_is_still_there() -> None:
+    """The whole body, and afterwards every message of it in order, then what comes live."""
+    parts = [body(b"one ", more=True), body(b"", more=True), body(b"two"), DISCONNECT]
+    inbox = Inbox(taking(list(parts)))
+    assert await inbox.body() == b"one two"
+    assert [await inbox.receive() for _ in parts] == parts
+
+
+async def test_a_body_that_does_not_come_whole_is_none() -> None:
+    """A client that leaves in the middle of it has sent no body, and what it left can still be received."""
+    parts = [body(b'{"background":', more=True), DISCONNECT]
+    inbox = Inbox(taking(list(parts)))
+    assert await inbox.body() is None
+    assert [await inbox.receive() for _ in parts] == parts
+
+
+async def test_a_body_is_not_looked_at_beyond_the_limit() -> None:
+    """Nothing more is read of it then."""
+    left = [body(bytes(10), more=True) for _ in range(5)]
+    with pytest.raises(BodyTooLargeError):
+        await Inbox(taking(left), limit=25).body()
+    assert len(left) == 2
+
+
 async def test_a_large_body_is_read_on_after_the_grant() -> None:
     """Beyond the limit the inbox stops listening, and loses nothing."""
     parts = [body(bytes(10), more=True) for _ in range(5)] + [body(b"end")]
     left = list(parts)
-
-    async def receive() -> Message:
-        return left.pop(0)
-
-    inbox, granted = Inbox(receive, limit=25), asyncio.Event()
+    inbox, granted = Inbox(taking(left), limit=25), asyncio.Event()
     async with anyio.create_task_group() as group:
         group.start_soon(inbox.until, granted)
         await quiet()

@@ -161,7 +161,7 @@ async def test_cancellation_at_any_moment_frees_the_gate() -> None:
 
 
 async def test_exclusive_waits_until_the_engine_is_empty() -> None:
-    """What the gate cannot see (an abort on its way, a background response) is waited for before it runs."""
+    """What the gate cannot see (an abort on its way to the engine) is waited for before it runs."""
     replica = Replica()
     replica.engine.unfinished = 1
     call = replica.call(EXCLUSIVE)
@@ -342,6 +342,81 @@ async def test_every_generating_path_queues_and_our_headers_stay_here(path: str)
     await replica.serve(call)
     assert call.headers["x-determinism-coresident-peak"] == "1"
     assert replica.server.scopes[0]["headers"] == [(b"x-other", b"kept")]
+
+
+@pytest.mark.parametrize("value", ["true", '"true"', "1", '"yes"', "1.0", "0", "[]"])
+@pytest.mark.parametrize("headers", [{}, SHARED, EXCLUSIVE])
+async def test_a_background_response_is_refused(headers: dict[str, str], value: str) -> None:
+    """Its work would begin when nobody holds a ticket for it: 400 that names the field, however true is written."""
+    replica = Replica()
+    call = replica.call(headers, "/v1/responses", data=b'{"background":false,"\\u0062ackground":%s}' % value.encode())
+    call.finish.set()
+    await replica.serve(call)
+    assert error_of(call) == (400, "invalid_request")
+    error = json.loads(call.content)["error"]
+    assert error["param"] == "background"
+    assert "background must be false or absent" in error["message"]
+    assert replica.server.started == []
+    assert counts(replica) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("data", [b"{}", b'{"background":false}', b'{"background":null}', b"[]", b'"background"'])
+async def test_a_response_in_the_foreground_is_a_request_like_any_other(data: bytes) -> None:
+    """The server gets the body that was looked at, and judges what is no object itself."""
+    replica = Replica()
+    call = replica.call(EXCLUSIVE, "/v1/responses", data=data)
+    call.finish.set()
+    await replica.serve(call)
+    assert call.status == 200
+    assert replica.server.bodies == [data]
+
+
+@pytest.mark.parametrize("data", [b"", b'{"background":true', b"\xff", b"[" * 200_000])
+async def test_a_response_that_cannot_be_read_is_refused(data: bytes) -> None:
+    """What the guard cannot judge does not pass."""
+    replica = Replica()
+    call = replica.call(EXCLUSIVE, "/v1/responses", data=data)
+    call.finish.set()
+    await replica.serve(call)
+    assert error_of(call) == (400, "invalid_request")
+    assert replica.server.started == []
+
+
+async def test_a_response_too_large_to_be_looked_at_is_refused() -> None:
+    """413, and nothing of it reaches the server; on other paths a large body passes."""
+    replica = Replica(buffer_limit=10)
+    large = b'{"input":"0123456789"}'
+    refused, passing = replica.call({}, "/v1/responses", data=large), replica.call({}, data=large)
+    refused.finish.set()
+    passing.finish.set()
+    await replica.serve(refused)
+    await replica.serve(passing)
+    assert error_of(refused) == (413, "request_too_large")
+    assert replica.server.bodies == [large]
+
+
+async def test_a_slow_response_body_holds_no_ticket() -> None:
+    """It is read before it queues, so a client that never ends it keeps nobody waiting; and it may leave."""
+    replica = Replica()
+    slow = replica.call(EXCLUSIVE, "/v1/responses", data=None)
+    slow.finish.set()
+    slow.wire.put_nowait(body(b"{", more=True))
+    async with anyio.create_task_group() as group:
+        group.start_soon(replica.serve, slow)
+        await quiet()
+        assert counts(replica) == (0, 0, 0, 0)
+        slow.wire.put_nowait(DISCONNECT)
+    assert slow.sent == []
+    assert replica.server.started == []
+
+
+async def test_elsewhere_the_field_is_the_servers_business() -> None:
+    """No other path knows it, and their bodies are not read."""
+    replica = Replica()
+    call = replica.call(EXCLUSIVE, data=b'{"background":true}')
+    call.finish.set()
+    await replica.serve(call)
+    assert call.status == 200
 
 
 async def test_a_realtime_session_is_a_shared_request() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from app.determinism.posture import Posture
 from app.engine.plugin import WORKER_METHOD
-from tests.unit.engine.fakes import EXCLUSIVE, KEY, FakeEngine, Started, observed
+from tests.unit.engine.fakes import EXCLUSIVE, KEY, SHARED, FakeEngine, Started, observed
 
 pytestmark = pytest.mark.anyio
 
@@ -44,6 +44,22 @@ async def test_before_it_is_observed_the_answer_is_not_ready() -> None:
     first = await started.posture()
     assert (first.status, json.loads(first.content)["error"]["code"]) == (503, "not_ready")
     assert (await observed(started))["posture"]["device"] == "cpu"
+
+
+async def test_an_answer_names_the_posture_that_gave_it() -> None:
+    """To a gateway only; unknown until it was observed, then the digest that the posture page tells."""
+    started = Started(FakeEngine([{"device": "cpu"}]))
+
+    async def told(headers: dict[str, str]) -> str | None:
+        call = started.replica.call(headers)
+        call.finish.set()
+        await started.replica.serve(call)
+        return call.headers.get("x-determinism-posture")
+
+    assert [await told(headers) for headers in (SHARED, EXCLUSIVE)] == ["unknown", "unknown"]
+    digest = (await observed(started))["digest"]
+    assert [await told(headers) for headers in (SHARED, EXCLUSIVE)] == [digest, digest]
+    assert await told({}) is None
 
 
 @pytest.mark.parametrize("headers", [{}, {"x-determinism-guard-key": "wrong"}, EXCLUSIVE])

@@ -209,7 +209,6 @@ def test_modes_and_postures_are_compared_across_apart(bench: Bench) -> None:
     bench.see("a", mode="hardened")
     bench.see("b", mode="isolated", posture="p-2")
     bench.see("c", mode="standard", posture="p-3")
-    bench.see("a", mode="isolated", epoch="later")
     assert bench.value("reprise_cross_comparisons_total", kind="mode", verdict="match") == 1
     assert bench.value("reprise_cross_comparisons_total", kind="mode", verdict="diverged") == 0
     assert bench.value("reprise_cross_comparisons_total", kind="posture", verdict="diverged") == 1
@@ -295,9 +294,7 @@ def test_a_store_that_is_absent_costs_no_verdict(bench: Bench, caplog: pytest.Lo
     bench.see("a")
     bench.ledger.commit()
     assert bench.store.batches == [1]
-    assert (
-        bench.store.cohorts[CohortId("k", "isolated", "p-1", "")].reference.digest in bench.ledger.references.values()
-    )
+    assert bench.store.cohorts[CohortId("k", "isolated", "p-1")].reference.digest in bench.ledger.references.values()
 
 
 def test_a_store_that_breaks_is_closed_and_reopened(bench: Bench) -> None:

@@ -153,6 +153,24 @@ def test_the_page_speaks_openmetrics_when_asked(metrics: Metrics) -> None:
     assert b"_created" not in body
 
 
+@pytest.mark.parametrize(
+    "accept",
+    [
+        "application/openmetrics-text; version=foo",
+        "application/openmetrics-text; version=1..0",
+        "application/openmetrics-text; version=1.0.0; escaping=none, text/plain; version=foo",
+        "text/plain; version=foo",
+        "text/plain; version=\xe9=;q",
+        ",;,=",
+    ],
+)
+def test_any_accept_header_gives_a_page(metrics: Metrics, accept: str) -> None:
+    """Nothing that a client sends can make the page fail; a version that is none gets the text format."""
+    body, content_type = metrics.render(accept)
+    assert b"reprise_requests_total{" in body
+    assert content_type.startswith(("text/plain; version=0.0.4", "application/openmetrics-text; version=1.0.0"))
+
+
 def test_two_sets_of_instruments_do_not_meet() -> None:
     """Each registry has its own instruments: nothing is global but the library's switch for creation times."""
     first, second = Metrics(CollectorRegistry()), Metrics(CollectorRegistry())

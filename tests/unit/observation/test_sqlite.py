@@ -13,7 +13,7 @@ from app.determinism.output import Blocks, Choice, Output
 from app.observation.sqlite import APPLICATION_ID, SCHEMA_VERSION, SqliteStore
 from app.observation.store import CohortId, Reference, Sighting, StoreError, StoreVersionError
 
-COHORT = CohortId("a" * 64, "isolated", "p-1", "")
+COHORT = CohortId("a" * 64, "isolated", "p-1")
 
 
 @pytest.fixture

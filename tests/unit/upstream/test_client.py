@@ -151,6 +151,17 @@ async def test_silence_ends_in_a_timeout() -> None:
             await response.chunk()
 
 
+async def test_a_short_patience_after_a_long_one_holds() -> None:
+    """An engine that may take long to begin is still given up soon when it falls silent in its answer."""
+    served = serving(answering(CHUNKED + b"1\r\na\r\n"))
+    async with served as (client, replica, _), asyncio.timeout(10):
+        client.first_byte = 600
+        async with client.send(replica, "/", [], b"") as response:
+            assert await response.chunk() == b"a"
+            with pytest.raises(UpstreamTimeout, match=r"0\.3 s"):
+                await response.chunk()
+
+
 async def test_a_refused_connection_means_that_nothing_was_sent() -> None:
     """Nobody listens: the error says so by its class."""
     async with serving(answering(OK)) as (client, replica, _):

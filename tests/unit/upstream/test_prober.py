@@ -88,7 +88,7 @@ async def test_a_guard_that_does_not_tell(code: int, words: str) -> None:
     """The replica serves ordinary requests; everything that needs the guard's word is unknown, with the reason."""
     status = await prober(**STOCK, reprise_posture=(code, {})).observe(REPLICA)
 
-    assert (status.healthy, status.digest) == (True, UNKNOWN_POSTURE)
+    assert (status.healthy, status.digest) == (True, f"{UNKNOWN_POSTURE}@{REPLICA.name}")
     for mitigation in (Mitigation.BATCH_ISOLATION, Mitigation.EAGER):
         assert status.provides(mitigation).held is None
         assert words in status.provides(mitigation).reason
@@ -101,6 +101,10 @@ async def test_a_guard_that_does_not_tell(code: int, words: str) -> None:
         ({"v1_models": (401, {})}, "/v1/models answered 401"),
         ({"v1_models": (200, {"nothing": 1})}, "its answers are not vLLM's"),
         ({"v1_models": (200, "<html>")}, "its answers are not vLLM's"),
+        ({"v1_models": (200, {"data": [None]})}, "its answers are not vLLM's"),
+        ({"v1_models": (200, {"data": [{"id": "m"}, 3]})}, "its answers are not vLLM's"),
+        ({"reprise_posture": (200, [])}, "its answers are not vLLM's"),
+        ({"reprise_posture": (200, {"posture": {"eager": "x"}, "digest": "p", "provides": {}})}, "not vLLM's"),
         ({"health": httpx.ConnectError("refused")}, "ConnectError: refused"),
         ({"health": httpx.ReadTimeout("")}, "ReadTimeout"),
     ],
@@ -118,6 +122,22 @@ async def test_one_failed_probe_does_not_take_a_replica_out() -> None:
     story = [healthy, sick, healthy, sick, sick, sick, healthy, healthy]
     told = await tell(lambda: story.pop(0), len(story), failures=3)
     assert told == [healthy, sick, healthy]
+
+
+async def test_two_stock_engines_are_never_one_pool() -> None:
+    """What is not known of two replicas may differ, so their digests do."""
+    stock = prober(**STOCK)
+    assert (await stock.observe(REPLICA)).digest != (await stock.observe(Replica.at("http://127.0.0.1:2"))).digest
+
+
+async def test_the_watch_outlives_a_probe_that_fails() -> None:
+    """Whatever goes wrong in a probe is an unhealthy replica, and the next probe is made."""
+
+    def broken() -> ReplicaStatus:
+        raise RuntimeError("a fault of ours")
+
+    (first,) = await tell(broken, 2, failures=1)
+    assert (first.healthy, first.problem) == (False, "its probe failed (RuntimeError)")
 
 
 async def tell(next_status: Callable[[], ReplicaStatus], probes: int, failures: int) -> list[ReplicaStatus]:
