@@ -26,12 +26,14 @@ from typing import ClassVar
 class RepriseError(Exception):
     """An answer in OpenAI's error shape.
 
-    ``message`` is for people and names the field; ``param`` is the field as OpenAI names it, or None.
+    ``message`` is for people and names the field; ``param`` is the field as OpenAI names it, or None. ``retryable``
+    False tells OpenAI's clients, which repeat a 5xx by themselves, that it would fail again.
     """
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     code: ClassVar[str] = "internal_error"
+    retryable: ClassVar[bool] = True
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -105,6 +107,7 @@ class ModeNotImplemented(RepriseError):
 
     status = 501
     code = "mode_not_implemented"
+    retryable = False
 
 
 class UpstreamError(RepriseError):
@@ -144,3 +147,4 @@ class DeterminismUnavailable(NotReady):
     """A mitigation that the request needs cannot be honoured; the message names it and says why."""
 
     code = "determinism_unavailable"
+    retryable = False

@@ -71,7 +71,7 @@ class Gateway:
             async with self._client.send(granted.replica, call.path, headers, pinned.body) as response:
                 lease = granted.confirmed(plan, word := GuardsWord.of(response.headers), response.status)
                 exchange.answered(response.status, word, lease.posture, *lease.counts_as(plan))
-                facts = _facts(plan, pinned.sampling, lease)
+                facts = _facts(plan, pinned.sampling, lease, guard=word.peak is not None)
                 relay = self._relay_stream if response.event_stream else self._relay_unary
                 await relay(response, facts, exchange, reply, lease)
 
@@ -117,13 +117,14 @@ class Gateway:
         return to_engine(call.headers, request_id=call.request_id.encode(), api_key=self._policy.api_key, ours=ours)
 
 
-def _facts(plan: Plan, sampling: Sampling, lease: Lease) -> list[Header]:
+def _facts(plan: Plan, sampling: Sampling, lease: Lease, *, guard: bool) -> list[Header]:
     """What was decided and done for the request, as headers of the answer."""
     facts = [
         (b"x-determinism-mode", plan.mode.encode()),
         (b"x-determinism-applied", ",".join(lease.applied).encode()),
         (b"x-determinism-replica", lease.replica.name.encode()),
         (b"x-determinism-posture", lease.posture.encode()),
+        (b"x-determinism-gate", b"guard" if guard else b"gateway"),
     ]
     if lease.missing:
         text = "; ".join(f"{mitigation}: {' '.join(reason.split())}" for mitigation, reason in lease.missing.items())

@@ -1,13 +1,10 @@
 """The composition root: the only place that constructs. Everything lives in one lifespan."""
 
-import os
-import secrets
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from pathlib import Path
-from typing import Final
 
 import anyio
 from fastapi import FastAPI
@@ -26,11 +23,12 @@ from app.observation.sqlite import SqliteStore
 from app.reply import Receive, Scope, Send
 from app.scheduling.scheduler import Scheduler
 from app.settings import Settings
+from app.state import StateDirectory
 from app.upstream.client import UpstreamClient
 from app.upstream.prober import Prober, Watchdog
 from app.upstream.replica import Replica, ReplicaStatus
 
-_KEY_BYTES: Final = 32
+_log = logging.getLogger(__name__)
 
 
 class Application:
@@ -59,11 +57,10 @@ def create_app(settings: Settings) -> Application:
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     metrics = Metrics(registry)
-    open_store = partial(SqliteStore, settings.state_dir / "ledger.sqlite") if settings.ledger else None
+    state = StateDirectory(settings.state_dir)
+    open_store = partial(SqliteStore, state.ledger) if settings.ledger else None
     recorder = Recorder(metrics, open_store, Limits(queue_observations=settings.ledger_queue))
-    observatory = Observatory(
-        metrics, recorder, installation_key=_installation_key(settings.state_dir), clock=time.monotonic
-    )
+    observatory = Observatory(metrics, recorder, installation_key=state.key, clock=time.monotonic)
     prober = Prober(timeout=settings.probe_timeout, guard_key=guard_key, api_key=api_key)
     scheduler = Scheduler(
         settings.replicas,
@@ -77,6 +74,10 @@ def create_app(settings: Settings) -> Application:
         scheduler.update(replica, status)
         for model in sorted(status.served):
             metrics.declare(model)
+        if status.healthy:
+            _log.info("replica %s is healthy, posture %s%s", replica.name, status.digest, _aside(status.guard_problem))
+        else:
+            _log.warning("replica %s is out: %s", replica.name, status.problem)
         metrics.observe_replica(replica.name, status.posture.to_mapping() | {"posture": status.digest})
 
     watchdog = Watchdog(
@@ -101,6 +102,7 @@ def create_app(settings: Settings) -> Application:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
+            stack.callback(state.close)
             await stack.enter_async_context(prober)
             await stack.enter_async_context(recorder)
             await stack.enter_async_context(client)
@@ -128,18 +130,5 @@ def create_app(settings: Settings) -> Application:
     return Application(inference, operations)
 
 
-def _installation_key(state_dir: Path) -> bytes:
-    """The key of this installation, made at its first start; without it no cohort key leads back to a prompt."""
-    path = state_dir / "installation.key"
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        pass
-    else:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(_KEY_BYTES))
-    key = path.read_bytes()
-    if len(key) != _KEY_BYTES:
-        raise OSError(f"{path} is not an installation key of {_KEY_BYTES} bytes; remove it to have a new one made")
-    return key
+def _aside(text: str | None) -> str:
+    return f" ({text})" if text else ""

@@ -14,6 +14,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
+_NO_RETRY: Final[Header] = (b"x-should-retry", b"false")
 _JSON: Final[Header] = (b"content-type", b"application/json")
 
 
@@ -97,5 +98,6 @@ class Reply:
             await self.write(b"data: " + orjson.dumps(error.body()) + b"\n\n")
             return
         body = orjson.dumps(error.body())
-        await self.start(error.status, [_JSON, (b"content-length", b"%d" % len(body)), *headers])
+        ours = (_JSON, (b"content-length", b"%d" % len(body)), *(() if error.retryable else (_NO_RETRY,)))
+        await self.start(error.status, [*ours, *headers])
         await self.finish(body)

@@ -32,12 +32,19 @@ _ERROR: Final[dict[str, Any]] = {
     },
 }
 
+_REQUEST_HEADERS: Final[dict[str, dict[str, Any]]] = {
+    "x-determinism-mode": {"type": "string", "enum": list(REQUESTABLE_MODES)},
+    "x-determinism-mitigations": {"type": "string", "examples": ["batch_isolation,pinned_seed"]},
+    "x-determinism-on-unavailable": {"type": "string", "enum": ["reject", "report"], "default": "reject"},
+}
+
 _ANSWER_HEADERS: Final = {
     "x-determinism-mode": "The mode that ruled.",
     "x-determinism-applied": "The mitigations that were applied, comma-separated.",
     "x-determinism-unavailable": "With on_unavailable=report: what could not be honoured, and why.",
     "x-determinism-replica": "The replica that answered.",
     "x-determinism-posture": "The digest of its observed posture.",
+    "x-determinism-gate": "Whose count the co-resident peak is: guard or gateway.",
     "x-determinism-temperature-requested": "The temperature that the caller asked for.",
     "x-determinism-temperature-effective": "The temperature that took effect in the engine.",
     "x-determinism-coresident-peak": "Unary: the most requests that shared the engine with this one, itself included.",
@@ -71,7 +78,6 @@ def describe_inference(app: FastAPI) -> None:
 def _operation(summary: str, content: str) -> dict[str, Any]:
     properties = {"model": {"type": "string"}, content: {}, "stream": {"type": "boolean"}, "determinism": _DETERMINISM}
     body = {"type": "object", "required": [content], "additionalProperties": True, "properties": properties}
-    mode = {"type": "string", "enum": list(REQUESTABLE_MODES)}
     headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in _ANSWER_HEADERS.items()}
     failures = {
         "400": "The body, the mode or a mitigation is wrong; the message names the field.",
@@ -89,7 +95,10 @@ def _operation(summary: str, content: str) -> dict[str, Any]:
         "post": {
             "summary": summary,
             "tags": ["inference"],
-            "parameters": [{"name": "x-determinism-mode", "in": "header", "required": False, "schema": mode}],
+            "parameters": [
+                {"name": name, "in": "header", "required": False, "schema": schema}
+                for name, schema in _REQUEST_HEADERS.items()
+            ],
             "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
             "responses": {"200": {"description": "The engine's own answer.", "headers": headers}, **errors},
         }

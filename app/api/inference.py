@@ -19,12 +19,14 @@ from app.errors import (
     UnsupportedMediaType,
 )
 from app.gateway import Call, Gateway
+from app.headers import ADMISSION, GUARD_KEY
 from app.reply import ClientGone, Header, Receive, Reply, Scope, Send
 
 PATHS: Final = ("/v1/chat/completions", "/v1/completions")
 
 _CLOSE: Final[Header] = (b"connection", b"close")
 _ALLOW: Final[Header] = (b"allow", b"POST")
+_STRIPPED: Final = frozenset({ADMISSION, GUARD_KEY})
 _ECHOABLE: Final = re.compile(rb"[\x21-\x7e]{1,200}")
 
 
@@ -153,6 +155,9 @@ def _read_wish(scope: Scope, headers: tuple[Header, ...]) -> Wish:
                 mitigations = text if mitigations is None else f"{mitigations},{text}"
             elif name == ON_UNAVAILABLE_HEADER.encode():
                 on_unavailable = _once(on_unavailable, text, ON_UNAVAILABLE_HEADER)
+            elif name not in _STRIPPED:
+                unknown = name.decode("latin-1")[:80]
+                raise InvalidRequest(f"The header '{unknown}' is unknown.", param=unknown, code="unknown_header")
     if mode is None and mitigations is None and on_unavailable is None:
         return NO_WISH
     return read_headers(mode, mitigations, on_unavailable)

@@ -137,7 +137,7 @@ def _state(slot: Slot) -> ReplicaState:
         models=sorted(status.served),
         leases=slot.leases,
         mitigations={
-            mitigation: f"{answer[provision.held]}: {provision.reason}"
+            mitigation: f"{answer[provision.held]}: {provision.reason}".removesuffix(": ")
             for mitigation, provision in slot.provisions().items()
         },
     )

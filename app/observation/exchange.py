@@ -19,7 +19,7 @@ from app.determinism.plan import Plan
 from app.determinism.request import InferenceRequest
 from app.determinism.sampling import Sampling
 from app.errors import InvalidRequest, RepriseError, UpstreamError
-from app.observation.metrics import OTHER_MODEL, BoundMetrics, LeaseGauges, Metrics, Outcome
+from app.observation.metrics import OTHER_MODEL, UNKNOWN, BoundMetrics, LeaseGauges, Metrics, Outcome
 from app.observation.recorder import Recorder
 from app.observation.store import Observation, Skip
 from app.observation.watch import StreamWatch, UnaryWatch
@@ -88,7 +88,7 @@ class Exchange:
         self._observatory = observatory
         self._request_id = request_id
         self._started = observatory.clock()
-        self._bound: BoundMetrics = observatory.metrics.of(OTHER_MODEL, "standard")
+        self._bound: BoundMetrics = observatory.metrics.of(OTHER_MODEL, UNKNOWN)
         self._request: InferenceRequest | None = None
         self._plan: Plan | None = None
         self._sampling: Sampling | None = None
@@ -148,7 +148,7 @@ class Exchange:
         if self._peak is not None:
             self._bound.coresident_peak.observe(self._peak)
             facts.append(("coresident_peak", self._peak))
-        facts.append(("admission_wait", round(self._waited, 6)))
+        facts.append(("admission_wait", f"{self._waited:.6f}"))
         if self._status < _ERRORS and self._watch is not None:
             facts += self._compared(self._watch)
         return facts

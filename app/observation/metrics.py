@@ -175,6 +175,7 @@ class Metrics:
         self._crossed = {kind: _children(cross, (Verdict.MATCH, Verdict.DIVERGED), kind.value) for kind in Cross}
         self._bound: dict[tuple[str, str], BoundMetrics] = {}
         self.declare(OTHER_MODEL)
+        self._bound[OTHER_MODEL, UNKNOWN] = self._bind(OTHER_MODEL, UNKNOWN)
 
     def declare(self, model: str) -> None:
         """Name a model that is served: its label sets begin at 0 in every mode. Known models are left as they are."""
@@ -185,7 +186,7 @@ class Metrics:
     def of(self, model: str, mode: str) -> BoundMetrics:
         """The instruments of a model and mode; those of "other" for a model that was never declared.
 
-        Raises KeyError for a mode that does not exist.
+        The mode is "unknown" for requests that were refused before it was known. Raises KeyError for any other.
         """
         return self._bound.get((model, mode)) or self._bound[OTHER_MODEL, mode]
 

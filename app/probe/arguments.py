@@ -14,7 +14,7 @@ Then every prompt is repeated under load, and an answer counts as diverged when 
 reason differ from the reference's.
 
 exit status: 0 no deterministic mode diverged; 1 one did; 2 it could not be measured (bad arguments, server unreachable,
-failed requests); 130 interrupted. A mode that the server does not offer is reported and changes nothing.
+failed requests, or no mode that the server offers); 130 interrupted. One mode that is not offered changes nothing.
 """
 
 

@@ -37,14 +37,14 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """130 when interrupted; else 1 when a deterministic mode diverged, 2 when requests failed, 0 otherwise."""
+        """130 interrupted; else 1 when a deterministic mode diverged; 2 when requests failed or nothing measured."""
         if self.interrupted:
             return EXIT_INTERRUPTED
         if any(row.alarm for row in self.rows):
             return EXIT_DIVERGED
-        if any(row.status is Status.FAILED for row in self.rows):
-            return EXIT_NOT_MEASURED
-        return EXIT_FINE
+        failed = any(row.status is Status.FAILED for row in self.rows)
+        measured = any(row.status is Status.MEASURED for row in self.rows)
+        return EXIT_NOT_MEASURED if failed or not measured else EXIT_FINE
 
 
 def render_tables(report: Report, width: int) -> tuple[Table, ...]:

@@ -50,6 +50,18 @@ def ask(url: str) -> Answer:
         return Answer(0, b"")
 
 
+def isolation_problem(base: str) -> str | None:
+    """Why no replica of the gateway at ``base`` can isolate a request, in its own words; None where one can."""
+    try:
+        replicas = json.loads(ask(f"{base}/readyz").body)["replicas"]
+        said = {one["replica"]: str(one["mitigations"]["batch_isolation"]) for one in replicas}
+    except (ValueError, LookupError, TypeError):
+        return "the gateway does not say what its replicas honour"
+    if any(word.startswith("yes") for word in said.values()):
+        return None
+    return "; ".join(f"{name}: {word.partition(': ')[2]}" for name, word in said.items())
+
+
 def first_model(base: str) -> str:
     """The id of the first model that the server at ``base`` lists. Raises LaunchError when it lists none."""
     answer = ask(f"{base}/v1/models")

@@ -1,5 +1,6 @@
 """``deploy/up``: from a fresh clone to a gateway that answers, and back to nothing running."""
 
+import fcntl
 import json
 import os
 import secrets
@@ -7,7 +8,8 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from launcher import layout as layouts
@@ -75,6 +77,21 @@ class Launch:
     def run(self) -> int:
         """Install what is missing, start, say ready, and wait for the end. Raises LaunchError and Interrupted."""
         self._check_machine()
+        with self._alone():
+            return self._run()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One run per checkout: two would share logs and ledger. Raises LaunchError."""
+        self.layout.state.mkdir(parents=True, exist_ok=True)
+        with (self.layout.state / "up.lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as exc:
+                raise LaunchError("another ./deploy/up runs in this checkout; stop it, or use a second clone") from exc
+            yield
+
+    def _run(self) -> int:
         began = time.monotonic()
         plan = self._plan()
         with Supervisor(self._progress, environment=os.environ, directory=self.layout.root) as supervisor:
@@ -139,7 +156,7 @@ class Launch:
             while True:
                 _raise_if_ended(supervisor.wait(None))
         except Interrupted:
-            self._progress.say("\nStopping (once more: at once) ...")
+            self._progress.say("\nStopping; answers in flight have up to 30 s (once more: at once) ...")
             return 0
 
     def _ready_message(self, seconds: float) -> str:
@@ -149,14 +166,19 @@ class Launch:
             "temperature": 0,
             "max_tokens": 32,
         }
+        problem = readiness.isolation_problem(self._url)
+        mode = "isolated" if problem is None else "standard"
         curl = (
             f"curl -i -w '\\n' {self._url}/v1/chat/completions -H 'content-type: application/json'"
-            f" -H 'x-determinism-mode: isolated' -d {shlex.quote(json.dumps(body))}"
+            f" -H 'x-determinism-mode: {mode}' -d {shlex.quote(json.dumps(body))}"
         )
+        promise = "An answer that was alone on the engine, with the headers that say so:"
+        if problem is not None:
+            promise = f"No request can be isolated here: {problem}.\nAn ordinary answer:"
         logs = ", ".join(self.layout.shown(self.layout.log(name)) for name in self._programs())
         return (
             f"\nReprise is ready at {self._url} (after {seconds:.0f} s).\n\n"
-            f"An answer that was alone on the engine, with the headers that say so:\n\n{curl}\n\n"
+            f"{promise}\n\n{curl}\n\n"
             f"  metrics  {self._url}/metrics\n"
             f"  docs     {self._url}/docs\n"
             f"  logs     {logs}\n"

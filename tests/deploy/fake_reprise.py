@@ -22,11 +22,16 @@ signal.pause()
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
-    """Every question is answered 200 with a list of one model, unless the engine is never to be ready."""
+    """Every question is answered 200, with one model and one replica, unless the engine is never to be ready.
+
+    ``$FAKE_ISOLATION`` is what the replica says of batch isolation.
+    """
 
     def do_GET(self) -> None:
         """Answer."""
-        body = json.dumps({"data": [{"id": "fake-model"}]}).encode()
+        said = {"batch_isolation": os.environ.get("FAKE_ISOLATION", "yes")}
+        replicas = [{"replica": "fake:1", "mitigations": said}]
+        body = json.dumps({"data": [{"id": "fake-model"}], "replicas": replicas}).encode()
         self.send_response(503 if os.environ.get("FAKE_ENGINE") == "never-ready" else 200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()

@@ -277,3 +277,33 @@ def test_existing_servers_get_the_gateway_alone(checkout: Checkout, ports: tuple
     assert "engine.log" not in said
     assert checkout.note("serve")["key"] == "operators-key"
     assert not (checkout.notes / "engine.json").exists()
+
+
+def test_what_cannot_be_isolated_is_not_promised(checkout: Checkout, ports: tuple[str, str]) -> None:
+    """Before an engine whose guard refuses the key, the ready message says so, and its curl line is one that works."""
+    flags = ("--upstream", "http://127.0.0.1:1", "--port", ports[0])
+    process = checkout.start(*flags, FAKE_ISOLATION="unknown: the guard refused the gateway's guard key")
+    said = read_until(process, "Ctrl-C")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=DEADLINE)
+
+    assert "No request can be isolated here: fake:1: the guard refused the gateway's guard key." in said
+    assert "x-determinism-mode: standard" in said
+    assert "alone on the engine" not in said
+
+
+def test_one_run_per_checkout(checkout: Checkout, ports: tuple[str, str]) -> None:
+    """A second run is refused in one line before it touches the logs of the first."""
+    first = checkout.start("--upstream", "http://127.0.0.1:1", "--port", ports[0])
+    read_until(first, "Ctrl-C")
+    log = checkout.layout.log("gateway")
+    before = log.stat().st_ino
+
+    second = checkout.start("--upstream", "http://127.0.0.1:1", "--port", ports[1])
+    _, errors = second.communicate(timeout=DEADLINE)
+
+    assert second.returncode == 1
+    assert errors == "deploy/up: another ./deploy/up runs in this checkout; stop it, or use a second clone\n"
+    assert log.stat().st_ino == before
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=DEADLINE)

@@ -50,6 +50,7 @@ async def test_a_bad_body(
         ({"x_determinism_mode": "strict"}, "x-determinism-mode"),
         ({"x_determinism_mitigations": "eager,magic"}, "x-determinism-mitigations"),
         ({"x_determinism_on_unavailable": "maybe"}, "x-determinism-on-unavailable"),
+        ({"x_determinism_modes": "isolated"}, "x-determinism-modes"),
     ],
 )
 async def test_a_bad_header(
@@ -147,6 +148,6 @@ async def test_invalid_requests_are_counted(gateway: RunningGateway) -> None:
     await gateway.post(b"nonsense")
     await gateway.post({"model": "m"}, x_determinism_mode="strict")
     await gateway.raw("GET", CHAT, b"", {})
-    name: dict[str, Any] = {"model": "other", "mode": "standard", "outcome": "invalid"}
+    name: dict[str, Any] = {"model": "other", "mode": "unknown", "outcome": "invalid"}
     labels = ",".join(f'{key}="{value}"' for key, value in sorted(name.items()))
     assert await gateway.metric(f"reprise_requests_total{{{labels}}}") == 3

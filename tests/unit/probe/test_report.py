@@ -173,12 +173,14 @@ def test_many_prompts_show_a_range_of_distinct_outputs() -> None:
         ((replace(ISOLATED, mode=Mode.HARDENED, diverged=1),), False, 1),
         ((replace(ISOLATED, mode=Mode.VERIFIED, diverged=1),), False, 1),
         ((replace(STANDARD, status=Status.FAILED),), False, 2),
+        ((UNAVAILABLE,), False, 2),
+        ((STANDARD, UNAVAILABLE), False, 0),
         ((replace(STANDARD, status=Status.FAILED), replace(ISOLATED, diverged=1)), False, 1),
         ((replace(ISOLATED, diverged=1),), True, 130),
     ],
 )
 def test_exit_status(rows: tuple[Row, ...], interrupted: bool, code: int) -> None:
-    """1 for a deterministic mode that diverged, else 2 for failed requests, else 0; 130 when interrupted."""
+    """1 for a deterministic mode that diverged, else 2 when it was not measured; 130 when interrupted."""
     assert Report(EXPERIMENT, "m", rows, interrupted=interrupted).exit_code == code
 
 
