@@ -3,12 +3,11 @@
 Reads the call, watches for the client leaving, and lets the gateway answer.
 """
 
-import asyncio
 import re
 import secrets
-from types import TracebackType
 from typing import Final
 
+from app.api.presence import Presence
 from app.determinism.plan import MITIGATIONS_HEADER, MODE_HEADER, NO_WISH, ON_UNAVAILABLE_HEADER, Wish, read_headers
 from app.errors import (
     InvalidRequest,
@@ -52,8 +51,9 @@ class InferenceApp:
         try:
             with self._gateway.exchange(request_id) as exchange:
                 wish = _read_wish(scope, headers)
-                body = await self._read_body(headers, receive)
-                async with _Leaving(receive, reply):
+                async with Presence(scope, receive, reply, body_timeout=self._body_timeout) as client:
+                    body = await self._read_body(headers, receive)
+                    client.body_arrived()
                     await self._gateway.handle(Call(scope["path"], body, headers, wish, request_id), reply, exchange)
         except ClientGone:
             return
@@ -77,13 +77,6 @@ class InferenceApp:
         declared = _first(headers, b"content-length") or b"0"
         if declared.isdigit() and int(declared) > self._max_body_bytes:
             raise RequestTooLarge(f"The body is over {self._max_body_bytes} bytes.")
-        try:
-            async with asyncio.timeout(self._body_timeout):
-                return await self._collect(receive)
-        except TimeoutError as exc:
-            raise RequestTimeout(f"The body did not arrive within {self._body_timeout:g} s.") from exc
-
-    async def _collect(self, receive: Receive) -> bytes:
         message = await receive()
         if message["type"] == "http.request" and not message.get("more_body", False):
             body: bytes = message.get("body", b"")
@@ -100,45 +93,6 @@ class InferenceApp:
             if not message.get("more_body", False):
                 return bytes(pieces)
             message = await receive()
-
-
-class _Leaving:
-    """Cancels the block when the client leaves, and raises ClientGone in its place.
-
-    A task that waits for the disconnect, instead of a wrapper around each await: the client may leave while the request
-    queues, while the engine computes, or between two chunks.
-    """
-
-    __slots__ = ("_gone", "_inside", "_receive", "_reply", "_worker")
-
-    def __init__(self, receive: Receive, reply: Reply) -> None:
-        self._receive = receive
-        self._reply = reply
-        self._inside = False
-
-    async def __aenter__(self) -> None:
-        self._worker = asyncio.current_task()
-        self._inside = True
-        self._gone = asyncio.ensure_future(_disconnected(self._receive))  # noqa: TID251 - owned by the block, cancelled at its end
-        self._gone.add_done_callback(self._cancel)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._inside = False
-        left = self._reply.stalled or (self._gone.done() and not self._gone.cancelled())
-        self._gone.cancel()
-        if left and kind is asyncio.CancelledError and self._worker is not None and self._worker.uncancel() == 0:
-            raise ClientGone from None
-
-    def _cancel(self, gone: asyncio.Future[None]) -> None:
-        if self._inside and self._worker is not None and not gone.cancelled() and not self._reply.finished:
-            self._worker.cancel()
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _read_wish(scope: Scope, headers: tuple[Header, ...]) -> Wish:

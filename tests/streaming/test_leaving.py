@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tests.support.running import CHAT, RunningGateway, request_bytes, running_gateway, start
 from tests.support.scripted import ScriptedVllm
@@ -82,6 +83,17 @@ async def test_in_the_queue(gateway: RunningGateway, upstream: ScriptedVllm, mod
     await idle(gateway, upstream)
     assert len(upstream.received) == 1
     assert (await gateway.post({"model": "m", "determinism": "isolated"})).status == 200
+
+
+@pytest.mark.parametrize("script", [{"do": "silent"}, {"do": "stream", "events": 1, "then": "silent"}])
+async def test_under_another_protocol_class(upstream: ScriptedVllm, tmp_path: Path, script: dict[str, object]) -> None:
+    """Without our own protocol class it is the same, by what ASGI's receive tells."""
+    async with running_gateway(tmp_path, upstream.url, protocol=HttpToolsProtocol) as gateway:
+        await leave(gateway, body("isolated", **script), lambda _: upstream.until(1))
+        async with asyncio.timeout(5):
+            await upstream.received[0].closed_by_client.wait()
+            await idle(gateway, upstream)
+        assert (await gateway.post({"model": "m", "determinism": "isolated"})).status == 200
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -117,13 +117,13 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def running_gateway(state_dir: Path, *upstreams: str, **settings: Any) -> AsyncIterator[RunningGateway]:
+async def running_gateway(
+    state_dir: Path, *upstreams: str, protocol: type[asyncio.Protocol] = CorkedProtocol, **settings: Any
+) -> AsyncIterator[RunningGateway]:
     """Serve a gateway before the upstreams, on the running loop; ready when the block begins."""
     chosen: dict[str, Any] = {"ledger": False, "probe_interval": 0.05, **settings}
     app = create_app(Settings(state_dir=state_dir, upstreams=upstreams, **chosen))
-    config = uvicorn.Config(
-        app, port=0, http=CorkedProtocol, ws="none", lifespan="on", log_config=None, access_log=False
-    )
+    config = uvicorn.Config(app, port=0, http=protocol, ws="none", lifespan="on", log_config=None, access_log=False)
     server = _Server(config)
     listener = config.bind_socket()
     listener.listen()
