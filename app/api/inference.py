@@ -3,6 +3,7 @@
 Reads the call, watches for the client leaving, and lets the gateway answer.
 """
 
+import asyncio
 import re
 import secrets
 from typing import Final
@@ -41,17 +42,19 @@ class InferenceApp:
         self._write_timeout = write_timeout
         self._max_body_bytes = max_body_bytes
         self._body_timeout = body_timeout
+        self._ids = _RequestIds()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
-        request_id = secrets.token_hex(16)
+        request_id = self._ids.next()
         headers: tuple[Header, ...] = tuple(scope["headers"])
         echo = [(b"x-request-id", _echoed(headers) or request_id.encode())]
         reply = Reply(send, echo, patience=self._write_timeout)
         try:
             with self._gateway.exchange(request_id) as exchange:
                 wish = _read_wish(scope, headers)
-                async with Presence(scope, receive, reply, body_timeout=self._body_timeout) as client:
+                async with self._presence(scope, receive, reply) as client:
                     body = await self._read_body(headers, receive)
                     client.body_arrived()
                     await self._gateway.handle(Call(scope["path"], body, headers, wish, request_id), reply, exchange)
@@ -68,6 +71,12 @@ class InferenceApp:
             raise
         finally:
             reply.close()
+
+    def _presence(self, scope: Scope, receive: Receive, reply: Reply) -> Presence:
+        if self._loop is None:
+            # Asked for once: CPython 3.11 makes a system call of every get_running_loop().
+            self._loop = asyncio.get_running_loop()
+        return Presence(scope, receive, reply, body_timeout=self._body_timeout, loop=self._loop)
 
     async def _read_body(self, headers: tuple[Header, ...], receive: Receive) -> bytes:
         if (coding := _first(headers, b"content-encoding")) not in {None, b"identity"}:
@@ -93,6 +102,20 @@ class InferenceApp:
             if not message.get("more_body", False):
                 return bytes(pieces)
             message = await receive()
+
+
+class _RequestIds:
+    """Random request ids of 32 hex digits. The system is asked for 256 at a time, not in every request."""
+
+    def __init__(self) -> None:
+        self._pool = ""
+
+    def next(self) -> str:
+        """One that was never used."""
+        if not self._pool:
+            self._pool = secrets.token_hex(16 * 256)
+        request_id, self._pool = self._pool[:32], self._pool[32:]
+        return request_id
 
 
 def _read_wish(scope: Scope, headers: tuple[Header, ...]) -> Wish:

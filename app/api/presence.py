@@ -16,13 +16,27 @@ class Presence:
     """Cancels the block when the client is lost, and raises what that means in place of the cancellation.
 
     Raises RequestTimeout when `body_arrived` is not called within ``body_timeout`` seconds, and ClientGone when the
-    client leaves after it or stops reading. The client may leave while the request queues, while the engine
-    computes, or between two chunks, so this is one watch around everything and not a check at each await.
+    client leaves after it or stops reading. The client may leave while the request queues, while the engine computes,
+    or between two chunks, so this is one watch around everything and not a check at each await.
     """
 
-    __slots__ = ("_body_timeout", "_inside", "_loss", "_receive", "_reply", "_scope", "_timer", "_unwatch", "_worker")
+    __slots__ = (
+        "_body_timeout",
+        "_inside",
+        "_loop",
+        "_loss",
+        "_receive",
+        "_reply",
+        "_scope",
+        "_timer",
+        "_unwatch",
+        "_worker",
+    )
 
-    def __init__(self, scope: Scope, receive: Receive, reply: Reply, *, body_timeout: float) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, reply: Reply, *, body_timeout: float, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self._loop = loop
         self._scope = scope
         self._receive = receive
         self._reply = reply
@@ -32,8 +46,8 @@ class Presence:
 
     async def __aenter__(self) -> Self:
         self._inside = True
-        self._worker = asyncio.current_task()
-        self._timer = asyncio.get_running_loop().call_later(self._body_timeout, self._late)
+        self._worker = asyncio.current_task(self._loop)
+        self._timer = self._loop.call_later(self._body_timeout, self._late)
         return self
 
     def body_arrived(self) -> None:

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from prometheus_client import Gauge
 
-from app.determinism.canonical import canonical, cohort_key, has_remote_media
+from app.determinism.canonical import CohortKeys, canonical, has_remote_media
 from app.determinism.output import Output
 from app.determinism.plan import Plan
 from app.determinism.request import InferenceRequest
@@ -41,7 +41,7 @@ class Observatory:
         self.metrics = metrics
         self.recorder = recorder
         self.clock = clock
-        self._installation_key = installation_key
+        self._keys = CohortKeys(installation_key)
         self._leases: dict[str, LeaseGauges] = {}
 
     def exchange(self, request_id: str) -> "Exchange":
@@ -57,7 +57,7 @@ class Observatory:
 
     def cohort_key(self, request: InferenceRequest, model: str | None) -> str:
         """The cohort key of a request for ``model`` as served."""
-        return cohort_key(canonical(request, model), self._installation_key)
+        return self._keys.of(canonical(request, model))
 
 
 class Exchange:

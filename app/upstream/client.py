@@ -100,7 +100,7 @@ class UpstreamClient:
         """
         pool = self._pools.get(replica)
         if pool is None:
-            pool = self._pools[replica] = _Pool(replica, self._connect_timeout)
+            pool = self._pools[replica] = _Pool(replica, self._connect_timeout, asyncio.get_running_loop())
         head = [b"POST ", pool.prefix, path.encode(), b" HTTP/1.1\r\nhost: ", pool.host, b"\r\n"]
         for name, value in headers:
             head += (name, b": ", value, b"\r\n")
@@ -140,7 +140,8 @@ class _Exchange:
 class _Pool:
     """The idle connections to one replica, the most recently used first out."""
 
-    def __init__(self, replica: Replica, connect_timeout: float) -> None:
+    def __init__(self, replica: Replica, connect_timeout: float, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         parts = urlsplit(replica.url)
         self.prefix = parts.path.encode()
         self.host = parts.netloc.encode()
@@ -155,7 +156,7 @@ class _Pool:
         """An idle connection that the replica has surely not closed, or None."""
         if not self._idle:
             return None
-        oldest = asyncio.get_running_loop().time() - _KEEP_ALIVE_SECONDS
+        oldest = self._loop.time() - _KEEP_ALIVE_SECONDS
         while self._idle:
             connection = self._idle.pop()
             if not connection.closed and connection.idle_since > oldest:
@@ -165,11 +166,10 @@ class _Pool:
 
     async def connect(self) -> Connection:
         """A new connection. Raises UpstreamUnavailable."""
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_timeout):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self._name, loop), *self._address, ssl=self._tls
+                _, connection = await self._loop.create_connection(
+                    lambda: Connection(self._name, self._loop), *self._address, ssl=self._tls
                 )
         except TimeoutError as exc:
             raise UpstreamUnavailable(
@@ -184,11 +184,10 @@ class _Pool:
         if not connection.reusable:
             connection.close()
             return
-        loop = asyncio.get_running_loop()
-        connection.idle_since = loop.time()
+        connection.idle_since = self._loop.time()
         self._idle.append(connection)
         if self._sweeper is None:
-            self._sweeper = loop.call_later(_KEEP_ALIVE_SECONDS, self._sweep)
+            self._sweeper = self._loop.call_later(_KEEP_ALIVE_SECONDS, self._sweep)
 
     def close(self) -> None:
         """Close every idle connection."""
@@ -200,10 +199,9 @@ class _Pool:
 
     def _sweep(self) -> None:
         """Close what has been idle too long, and come back while anything is idle."""
-        loop = asyncio.get_running_loop()
-        oldest = loop.time() - _KEEP_ALIVE_SECONDS
+        oldest = self._loop.time() - _KEEP_ALIVE_SECONDS
         for connection in self._idle:
             if connection.idle_since <= oldest:
                 connection.close()
         self._idle = [connection for connection in self._idle if not connection.closed]
-        self._sweeper = loop.call_later(_KEEP_ALIVE_SECONDS, self._sweep) if self._idle else None
+        self._sweeper = self._loop.call_later(_KEEP_ALIVE_SECONDS, self._sweep) if self._idle else None
