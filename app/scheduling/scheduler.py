@@ -72,7 +72,7 @@ class Lease:
         """
         if not self.status.guarded or status >= 400:  # noqa: PLR2004 - HTTP's border between answers and errors
             return self
-        lease = replace(self, posture=word.posture) if word.posture is not None else self
+        lease = self if word.posture in {None, self.posture} else replace(self, posture=str(word.posture))
         broken = lease.broken_promises(word)
         if not broken:
             return lease
