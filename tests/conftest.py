@@ -26,6 +26,6 @@ async def upstream() -> AsyncIterator[ScriptedVllm]:
 async def gateway(upstream: ScriptedVllm, tmp_path: Path) -> AsyncIterator[RunningGateway]:
     """A gateway before the scripted upstream, with short deadlines."""
     async with running_gateway(
-        tmp_path, upstream.url, max_body_bytes=10_000, first_byte_timeout=0.5, idle_timeout=0.5, body_timeout=0.5
+        tmp_path, upstream.url, max_body_bytes=10_000, first_byte_timeout=1, idle_timeout=1, body_timeout=1
     ) as running:
         yield running
