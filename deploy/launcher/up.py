@@ -83,7 +83,7 @@ class Launch:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """One run per checkout: two would share logs and ledger. Raises LaunchError."""
-        self.layout.state.mkdir(parents=True, exist_ok=True)
+        self.layout.state.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.layout.state / "up.lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
