@@ -13,6 +13,7 @@ from app.determinism.plan import MITIGATIONS_HEADER, MODE_HEADER, NO_WISH, ON_UN
 from app.errors import (
     InvalidRequest,
     MethodNotAllowed,
+    NotReady,
     RepriseError,
     RequestTimeout,
     RequestTooLarge,
@@ -65,6 +66,9 @@ class InferenceApp:
             await reply.fail(error, [_CLOSE, *([_ALLOW] if isinstance(error, MethodNotAllowed) else ())])
         except RepriseError as error:
             await reply.fail(error)
+        except asyncio.CancelledError:
+            # The server ends what outlived its grace at shutdown; this task ends with it.
+            await reply.fail(NotReady("The gateway is shutting down."))
         except Exception:
             # A fault of ours: the client gets the one shape that all errors have, the server's log gets the traceback.
             await reply.fail(RepriseError("The gateway failed; its log has the cause."))

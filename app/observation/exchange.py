@@ -218,7 +218,8 @@ class Exchange:
 
 _OUTCOME_OF_STATUS: Final = {4: Outcome.INVALID, 5: Outcome.UPSTREAM_ERROR}
 _OUTCOME_OF_ERROR: Final = (
-    ((asyncio.CancelledError, ClientGone), Outcome.CLIENT_CLOSED),
+    (ClientGone, Outcome.CLIENT_CLOSED),
+    (asyncio.CancelledError, Outcome.INCOMPLETE),  # the server's, at shutdown: a client that leaves is ClientGone
     (InvalidRequest, Outcome.INVALID),
     (UpstreamError, Outcome.UPSTREAM_ERROR),
     (RepriseError, Outcome.UNAVAILABLE),

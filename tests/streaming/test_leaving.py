@@ -109,6 +109,27 @@ async def test_a_client_that_stops_reading(upstream: ScriptedVllm, tmp_path: Pat
         assert await gateway.metric(f"reprise_requests_total{{{labels}}}") == 1
 
 
+@pytest.mark.parametrize(
+    ("script", "began"), [({"do": "silent"}, b""), ({"do": "stream", "events": 2, "then": "silent"}, b"finish_reason")]
+)
+async def test_what_outlives_the_grace_of_a_shutdown(
+    upstream: ScriptedVllm, tmp_path: Path, script: dict[str, object], began: bytes
+) -> None:
+    """It is told so, before its first byte with a status and after it with an error event, and never looks complete."""
+    async with running_gateway(tmp_path, upstream.url) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(request_bytes("POST", CHAT, body("standard", **script), {}))
+        await upstream.until(1)
+        head = await reader.readuntil(began) if began else b""
+    said = head + await reader.read()
+    writer.close()
+
+    assert said.startswith(b"HTTP/1.1 200" if began else b"HTTP/1.1 503")
+    assert b"shutting down" in said
+    assert b"[DONE]" not in said
+    assert not said.endswith(b"0\r\n\r\n")
+
+
 async def test_before_the_body_has_arrived(gateway: RunningGateway, upstream: ScriptedVllm) -> None:
     """A client that leaves half-way through its body costs nothing."""
     async with gateway.connection() as (_, writer):

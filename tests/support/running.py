@@ -123,7 +123,16 @@ async def running_gateway(
     """Serve a gateway before the upstreams, on the running loop; ready when the block begins."""
     chosen: dict[str, Any] = {"ledger": False, "probe_interval": 0.05, **settings}
     app = create_app(Settings(state_dir=state_dir, upstreams=upstreams, **chosen))
-    config = uvicorn.Config(app, port=0, http=protocol, ws="none", lifespan="on", log_config=None, access_log=False)
+    config = uvicorn.Config(
+        app,
+        port=0,
+        http=protocol,
+        ws="none",
+        lifespan="on",
+        timeout_graceful_shutdown=1,
+        log_config=None,
+        access_log=False,
+    )
     server = _Server(config)
     listener = config.bind_socket()
     listener.listen()
