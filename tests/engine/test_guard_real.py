@@ -123,7 +123,7 @@ async def test_a_client_that_leaves_the_queue_leaves_no_ticket(engine: Engine, c
             group.cancel_scope.cancel()
         gone = await gate_becomes(client, engine, 10, waiting_exclusive=0)
         assert (await gate_of(client, engine))["exclusive"] == 1
-    assert gone < 0.25
+    assert gone < 5.0  # at once, and not when the holder is done; a busy machine may take its time
     await gate_becomes(client, engine, 10, exclusive=0)
 
 
@@ -144,7 +144,7 @@ async def test_a_client_that_leaves_frees_the_gate(engine: Engine, client: httpx
         await engine_runs(client, 1)
         group.cancel_scope.cancel()
     freed = await gate_becomes(client, engine, 10, exclusive=0)
-    assert freed < 1.0
+    assert freed < 5.0  # as above: the request itself would run for a minute
     await engine_runs(client, 0)
 
 
