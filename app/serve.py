@@ -9,7 +9,6 @@ from typing import Final
 import uvicorn
 
 from app.api.protocol import CorkedProtocol
-from app.errors import RepriseError
 from app.main import create_app
 from app.settings import Settings
 
@@ -41,7 +40,7 @@ def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C; returns the exit status."""
     try:
         app = create_app(settings)
-    except (RepriseError, OSError) as exc:
+    except OSError as exc:
         sys.stderr.write(f"reprise serve: {exc}\n")
         return 1
     try:
