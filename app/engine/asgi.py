@@ -69,7 +69,7 @@ class Inbox:
         """Wait ``seconds``, or less if a message arrives; False if the client left."""
         return not await self._message(set(), seconds)
 
-    async def _message(self, others: set[asyncio.Task[Any]], timeout: float | None = None) -> bool:  # noqa: ASYNC109
+    async def _message(self, others: set[asyncio.Task[Any]], timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the wait has two ends, a message or the time; no scope around it could keep the message
         """Wait for a message, one of ``others`` or the timeout; keep the message; True if it says the client left."""
         if self._size <= self._limit and self._listening is None:
             self._listening = asyncio.create_task(_call(self._receive))  # noqa: TID251 - `close` cancels it

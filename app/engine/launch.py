@@ -98,7 +98,7 @@ def cuda_capability() -> tuple[int, int] | None:
         return None
     query = [smi, "--query-gpu=compute_cap", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=_QUERY_DEADLINE)  # noqa: S603
+        answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=_QUERY_DEADLINE)  # noqa: S603 - a fixed query to the nvidia-smi of PATH, without a shell
     except (OSError, subprocess.SubprocessError):
         return None
     return parse_capabilities(answer.stdout)

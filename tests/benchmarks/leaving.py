@@ -71,7 +71,7 @@ async def main(clients: int) -> None:
                         name: times[int(part * (clients - 1))] * 1e3
                         for name, part in (("p50", 0.5), ("p99", 0.99), ("max", 1))
                     }
-                    print(f"{phase:20s} {mode:9s} n={clients}", *(f"{name} {ms:.1f} ms" for name, ms in shown.items()))  # noqa: T201
+                    print(f"{phase:20s} {mode:9s} n={clients}", *(f"{name} {ms:.1f} ms" for name, ms in shown.items()))  # noqa: T201 - a benchmark prints
             sent = await leave_the_queue(gateway, upstream, clients)
             print(f"in the queue         n={clients} sent all the same: {sent}")  # noqa: T201 - a benchmark prints
 

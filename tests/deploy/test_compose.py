@@ -61,7 +61,7 @@ def test_an_engine_starts_as_deploy_up_starts_it(name: str) -> None:
 
 def test_the_gateway_starts_as_deploy_up_starts_it() -> None:
     """The gateway's container runs the command of ``deploy/up``; upstreams come from its environment."""
-    ours = list(recipe.gateway_start(Layout(ROOT), parse(["--host", "0.0.0.0"]), "key").argv)  # noqa: S104
+    ours = list(recipe.gateway_start(Layout(ROOT), parse(["--host", "0.0.0.0"]), "key").argv)  # noqa: S104 - named, not bound
     assert entrypoint("gateway") == ["reprise", ours[1]]
     upstream = ours.index("--upstream")
     assert SERVICES["gateway"]["command"] == ours[2:upstream]

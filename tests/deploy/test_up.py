@@ -91,7 +91,7 @@ def test_dry_run_before_existing_servers_installs_no_engine() -> None:
 
 def test_dry_run_honours_every_flag(tmp_path: Path) -> None:
     """Ports, host, profile and an own model show up in the commands; the bundled model is then not made."""
-    flags = ("--port", "9000", "--engine-port", "9001", "--host", "0.0.0.0", "--profile", "throughput")  # noqa: S104
+    flags = ("--port", "9000", "--engine-port", "9001", "--host", "0.0.0.0", "--profile", "throughput")  # noqa: S104 - named, not bound
     done = up("--dry-run", "--device", "cpu", *flags, "--model", str(tmp_path))
     assert f"engine --profile throughput --target cpu --model {tmp_path} --port 9001" in done.stdout
     assert "serve --host 0.0.0.0 --port 9000 --upstream http://127.0.0.1:9001" in done.stdout

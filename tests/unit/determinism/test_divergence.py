@@ -15,7 +15,7 @@ def output(*choices: Choice, complete: bool = True) -> Output:
 
 def choice(text: str = "", index: int = 0, **rest: object) -> Choice:
     """A finished choice."""
-    return Choice(index, text, finish_reason=str(rest.pop("finish_reason", "stop")), **rest)  # type: ignore[arg-type]
+    return Choice(index, text, finish_reason=str(rest.pop("finish_reason", "stop")), **rest)  # type: ignore[arg-type]  # members of any type, given by name
 
 
 def test_equal_outputs_match() -> None:

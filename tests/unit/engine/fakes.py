@@ -44,7 +44,7 @@ class FakeEngine:
         """As vLLM's."""
         return self.unfinished
 
-    async def collective_rpc(self, method: str, timeout: float | None = None) -> list[dict[str, Any]]:  # noqa: ASYNC109
+    async def collective_rpc(self, method: str, timeout: float | None = None) -> list[dict[str, Any]]:  # noqa: ASYNC109 - vLLM's signature
         """As vLLM's: every worker's answer to ``method``."""
         assert timeout is not None
         self.calls.append(method)

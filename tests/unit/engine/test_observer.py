@@ -236,7 +236,7 @@ async def test_a_server_that_ends_early_ends_the_observation() -> None:
     """Workers that never answer do not keep the server from ending."""
 
     class Silent(FakeEngine):
-        async def collective_rpc(self, method: str, timeout: float | None = None) -> list[dict[str, Any]]:  # noqa: ASYNC109, ARG002
+        async def collective_rpc(self, method: str, timeout: float | None = None) -> list[dict[str, Any]]:  # noqa: ASYNC109, ARG002 - vLLM's signature
             await anyio.sleep_forever()
             raise AssertionError
 

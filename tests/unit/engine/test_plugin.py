@@ -124,7 +124,7 @@ def worker_facts(
     )
     vllm = ModuleType("vllm")
     vllm.__version__ = "0.32.0"  # type: ignore[attr-defined]  # a stand-in
-    vllm.envs = envs  # type: ignore[attr-defined]
+    vllm.envs = envs  # type: ignore[attr-defined]  # a stand-in gets what the real one has
     monkeypatch.setitem(sys.modules, "vllm", vllm)
     monkeypatch.setitem(sys.modules, "vllm.platforms", SimpleNamespace(current_platform=platform))
     backend = SimpleNamespace(get_name=lambda: "CPU_ATTN")
@@ -133,7 +133,7 @@ def worker_facts(
     worker.vllm_config = SimpleNamespace(  # type: ignore[attr-defined]  # vLLM's worker has it
         compilation_config=SimpleNamespace(static_forward_context=layers)
     )
-    worker.use_v2_model_runner = False  # type: ignore[attr-defined]
+    worker.use_v2_model_runner = False  # type: ignore[attr-defined]  # a stand-in gets what the real one has
     return worker.reprise_worker_posture()
 
 

@@ -86,10 +86,10 @@ class Bench:
         """Observe an answer; ``rest`` are members of the observation or of the output."""
         cached = rest.pop("cached_tokens", None)
         tokens = rest.pop("tokens", None)
-        choice = Choice(0, text, finish_reason="stop", **(tokens or {}))  # type: ignore[arg-type]
-        output = Output.of([choice], cached_tokens=cached)  # type: ignore[arg-type]
+        choice = Choice(0, text, finish_reason="stop", **(tokens or {}))  # type: ignore[arg-type]  # members of any type, given by name
+        output = Output.of([choice], cached_tokens=cached)  # type: ignore[arg-type]  # members of any type, given by name
         members = {"mode": "isolated", "replica": "r1", "posture": "p-1", "coresident_peak": 1, **rest}
-        self.ledger.observe(Observation("id", key, "m", output=output, **members), output)  # type: ignore[arg-type]
+        self.ledger.observe(Observation("id", key, "m", output=output, **members), output)  # type: ignore[arg-type]  # members of any type, given by name
 
     def value(self, name: str, **labels: str) -> float:
         """A sample of the page; model and mode are filled in where the instrument has them."""

@@ -55,7 +55,7 @@ def output(text: str, *, complete: bool = True) -> Output:
 def observation(text: str = "a", key: str = "k", **rest: object) -> Observation:
     """An observation of an answer."""
     members = {"mode": "isolated", "output": output(text), **rest}
-    return Observation("id", key, "m", replica="r", posture="p-1", coresident_peak=1, **members)  # type: ignore[arg-type]
+    return Observation("id", key, "m", replica="r", posture="p-1", coresident_peak=1, **members)  # type: ignore[arg-type]  # members of any type; one test gives a wrong one
 
 
 def dropped(registry: CollectorRegistry, reason: str) -> float | None:
@@ -225,7 +225,7 @@ async def test_a_fault_in_the_writer_costs_one_observation(
     recorder: Recorder, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An observation that breaks the ledger is logged and counted, and the next one is compared as ever."""
-    broken = Observation("id", "x", "m", "isolated", "r", "p-1", "many", output("a"))  # type: ignore[arg-type]
+    broken = Observation("id", "x", "m", "isolated", "r", "p-1", "many", output("a"))  # type: ignore[arg-type]  # members of any type; one test gives a wrong one
     with caplog.at_level(logging.ERROR):
         recorder.submit(observation("a"))
         recorder.submit(broken)
