@@ -1,4 +1,4 @@
-"""The command line: ``reprise serve | engine | probe``.
+"""The command line: ``reprise serve | engine | probe | simulate | receipt``.
 
 Each command imports what it needs when it runs, so that ``reprise engine`` works with the standard library alone,
 inside the official vLLM image for example.
@@ -23,12 +23,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         commands.add_parser("engine", help="run (or print) a vLLM with the guard and an engine profile")
     )
     _add_probe(commands.add_parser("probe", help="measure how often repeated requests diverge, mode by mode"))
+    _add_simulate(commands.add_parser("simulate", help="what isolation costs on a fleet, from one measured run"))
+    _add_receipt(commands.add_parser("receipt", help="check a signed receipt, or print the key that signs them"))
     arguments = parser.parse_args(argv)
     match arguments.command:
         case "serve":
             return _serve(arguments)
         case "engine":
             return run_engine(arguments)
+        case "simulate":
+            return _simulate(arguments)
+        case "receipt":
+            return _receipt(arguments)
         case _:
             return _probe(arguments)
 
@@ -73,6 +79,30 @@ def _add_probe(parser: argparse.ArgumentParser) -> None:
 
 def _probe(arguments: argparse.Namespace) -> int:
     from app.probe.command import run  # noqa: PLC0415 - see the module's docstring
+
+    return run(arguments)
+
+
+def _add_simulate(parser: argparse.ArgumentParser) -> None:
+    from app.simulation.arguments import add_arguments  # noqa: PLC0415 - see the module's docstring
+
+    add_arguments(parser)
+
+
+def _simulate(arguments: argparse.Namespace) -> int:
+    from app.simulation.command import run  # noqa: PLC0415 - see the module's docstring
+
+    return run(arguments)
+
+
+def _add_receipt(parser: argparse.ArgumentParser) -> None:
+    from app.receipts.arguments import add_arguments  # noqa: PLC0415 - see the module's docstring
+
+    add_arguments(parser)
+
+
+def _receipt(arguments: argparse.Namespace) -> int:
+    from app.receipts.command import run  # noqa: PLC0415 - see the module's docstring
 
     return run(arguments)
 

@@ -16,18 +16,25 @@ Foreign exceptions are translated at the border (``raise UpstreamUnavailable(...
     │   ├── UpstreamUnavailable      502                         upstream_unavailable
     │   ├── UpstreamReset            502                         upstream_reset
     │   └── UpstreamTimeout          504                         upstream_timeout
+    ├── QueueFull                    429  rate_limit_error       queue_full
     └── NotReady                     503  server_error           not_ready
+        ├── QueueTimeout             503                         queue_timeout
         └── DeterminismUnavailable   503                         determinism_unavailable
 """
 
-from typing import ClassVar
+import math
+from typing import ClassVar, Final
+
+_LONGEST_RETRY: Final = 60
+"""Seconds; OpenAI's clients take no longer Retry-After for serious and go by a short delay of their own."""
 
 
 class RepriseError(Exception):
     """An answer in OpenAI's error shape.
 
     ``message`` is for people and names the field; ``param`` is the field as OpenAI names it, or None. ``retryable``
-    False tells OpenAI's clients, which repeat a 5xx by themselves, that it would fail again.
+    False tells OpenAI's clients, which repeat a 5xx by themselves, that it would fail again; ``retry_after``, in
+    seconds, when it is worth another try.
     """
 
     status: ClassVar[int] = 500
@@ -35,11 +42,21 @@ class RepriseError(Exception):
     code: ClassVar[str] = "internal_error"
     retryable: ClassVar[bool] = True
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, param: str | None = None, code: str | None = None, retry_after: float | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.error_code = code or self.code
+        self.retry_after = retry_after
+
+    @property
+    def retry_after_header(self) -> bytes | None:
+        """Whole seconds for ``Retry-After``, 1 to 60; None where no time can be named."""
+        if self.retry_after is None:
+            return None
+        return b"%d" % min(max(math.ceil(self.retry_after), 1), _LONGEST_RETRY)
 
     def body(self) -> dict[str, dict[str, str | None]]:
         """The OpenAI error object."""
@@ -136,11 +153,25 @@ class UpstreamTimeout(UpstreamError):
     code = "upstream_timeout"
 
 
+class QueueFull(RepriseError):
+    """Too many requests of its class wait already; it was never queued."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "queue_full"
+
+
 class NotReady(RepriseError):
     """No replica can take the request now."""
 
     status = 503
     code = "not_ready"
+
+
+class QueueTimeout(NotReady):
+    """The request waited for its turn as long as it may; it was never sent."""
+
+    code = "queue_timeout"
 
 
 class DeterminismUnavailable(NotReady):

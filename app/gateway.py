@@ -5,7 +5,9 @@ upstream connection closes (which makes vLLM abort the request) before the lease
 last. A client that leaves cancels the task that runs `handle`; there is no other path for it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import orjson
 
@@ -13,12 +15,23 @@ from app.determinism.mode import Mode
 from app.determinism.plan import Plan, Wish, resolve
 from app.determinism.request import InferenceRequest, parse
 from app.determinism.sampling import Pinned, Sampling, pin
-from app.errors import UpstreamReset
-from app.headers import ADMISSION, COMMENT_PREFIX, GUARD_KEY, to_caller, to_engine
-from app.observation.exchange import Exchange, Observatory
+from app.errors import UpstreamReset, UpstreamUnavailable
+from app.headers import (
+    ADMISSION,
+    CALLER,
+    COMMENT_PREFIX,
+    GUARD_KEY,
+    PRIORITY,
+    QUEUE_TIMEOUT,
+    to_caller,
+    to_engine,
+)
+from app.observation.exchange import Done, Exchange, Observatory
 from app.reply import Header, Reply
-from app.scheduling.scheduler import Lease, Scheduler
+from app.scheduling.lease import Lease
+from app.scheduling.scheduler import ANYBODY, Asking, Scheduler
 from app.upstream.client import UpstreamClient, UpstreamResponse
+from app.upstream.replica import Replica
 from app.upstream.splice import StreamSplice
 from app.upstream.word import GuardsWord
 
@@ -44,13 +57,34 @@ class Policy:
     stream_comment: bool = True
     api_key: bytes | None = None
     guard_key: bytes | None = None
+    caller_key: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A request about which everything is decided but the replica."""
+
+    call: Call
+    plan: Plan
+    pinned: Pinned
+    asking: Asking
 
 
 class Gateway:
-    """Takes calls to replies."""
+    """Takes calls to replies. ``suspect`` is told of replicas that could not be reached, or that broke off."""
 
-    def __init__(self, scheduler: Scheduler, client: UpstreamClient, observatory: Observatory, policy: Policy) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        client: UpstreamClient,
+        observatory: Observatory,
+        policy: Policy,
+        *,
+        suspect: Callable[[Replica], None],
+    ) -> None:
         self._scheduler = scheduler
+        self._suspect = suspect
+        self._patience = b"%.3f" % scheduler.queueing.patience
         self._client = client
         self._observatory = observatory
         self._policy = policy
@@ -65,15 +99,43 @@ class Gateway:
         plan = resolve(request, call.wish, self._policy.default_mode, self._scheduler.served)
         pinned = self._pin(request, plan, call.request_id)
         exchange.planned(request, plan, pinned.sampling)
-        async with self._scheduler.lease(plan) as granted:
-            exchange.leased(granted.replica.name, granted.admission, granted.waited)
-            headers = self._request_headers(call, granted)
-            async with self._client.send(granted.replica, call.path, headers, pinned.body) as response:
-                lease = granted.confirmed(plan, word := GuardsWord.of(response.headers), response.status)
-                exchange.answered(response.status, word, lease.posture, *lease.counts_as(plan))
-                facts = _facts(plan, pinned.sampling, lease, guard=word.peak is not None)
-                relay = self._relay_stream if response.event_stream else self._relay_unary
-                await relay(response, facts, exchange, reply, lease)
+        ready = _Ready(call, plan, pinned, self._asking(call, request, plan))
+        unreachable = await self._attempt(ready, reply, exchange)
+        if unreachable is not None:
+            # Nothing was sent, so this is not a second execution. Whatever happens now is told to the caller.
+            await self._attempt(ready, reply, exchange, without=unreachable)
+
+    async def _attempt(
+        self, ready: "_Ready", reply: Reply, exchange: Exchange, without: Replica | None = None
+    ) -> Replica | None:
+        """Serve the request on one replica; returns a replica that could not be reached while there is another one."""
+        plan = ready.plan
+        async with self._scheduler.lease(plan, ready.asking, without=without) as granted:
+            exchange.leased(granted.replica.name, granted.admission, granted.waited, granted.ticket)
+            headers = self._request_headers(ready, granted)
+            try:
+                async with self._client.send(granted.replica, ready.call.path, headers, ready.pinned.body) as response:
+                    await self._relay(response, granted, ready, reply, exchange)
+            except UpstreamUnavailable:
+                self._suspect(granted.replica)
+                if without is None and self._scheduler.another(plan, granted.replica):
+                    return granted.replica
+                raise
+            except UpstreamReset:
+                self._suspect(granted.replica)
+                raise
+        return None
+
+    async def _relay(
+        self, response: UpstreamResponse, granted: Lease, ready: "_Ready", reply: Reply, exchange: Exchange
+    ) -> None:
+        plan = ready.plan
+        lease = granted.confirmed(plan, word := GuardsWord.of(response.headers), response.status)
+        done = Done(lease.posture, *lease.counts_as(plan), lease.applied, lease.missing)
+        exchange.answered(response.status, word, done)
+        facts = _facts(plan, ready.pinned.sampling, lease, guard=word.peak is not None)
+        relay = self._relay_stream if response.event_stream else self._relay_unary
+        await relay(response, facts, exchange, reply, lease)
 
     async def _relay_unary(
         self, response: UpstreamResponse, facts: list[Header], exchange: Exchange, reply: Reply, lease: Lease
@@ -110,10 +172,24 @@ class Gateway:
         tiny, keep = self._policy.tiny_temperature, self._scheduler.by_priority
         return pin(request, plan, salt=request_id, tiny=tiny, keep_priority=keep)
 
-    def _request_headers(self, call: Call, lease: Lease) -> list[Header]:
+    def _asking(self, call: Call, request: InferenceRequest, plan: Plan) -> Asking:
+        """Who asks. Only exclusive requests stand in a line in which that counts."""
+        if not plan.exclusive:
+            return ANYBODY
+        credentials = next((value for name, value in call.headers if name == b"authorization"), b"")
+        key = blake2b(credentials, key=self._policy.caller_key, digest_size=8).hexdigest() if credentials else ""
+        return Asking(key, request.priority)
+
+    def _request_headers(self, ready: "_Ready", lease: Lease) -> list[Header]:
         ours = [(ADMISSION, lease.admission.encode())]
         if lease.status.guarded and self._policy.guard_key is not None:
-            ours.append((GUARD_KEY, self._policy.guard_key))
+            ours += ((GUARD_KEY, self._policy.guard_key), (QUEUE_TIMEOUT, self._patience))
+            if ready.asking is not ANYBODY:
+                ours += (
+                    (CALLER, ready.asking.key.encode()),
+                    (PRIORITY, b"%d" % ready.asking.priority),
+                )
+        call = ready.call
         return to_engine(call.headers, request_id=call.request_id.encode(), api_key=self._policy.api_key, ours=ours)
 
 

@@ -7,6 +7,13 @@ from app.reply import Header
 
 ADMISSION: Final = b"x-determinism-admission"
 GUARD_KEY: Final = b"x-determinism-guard-key"
+PRIORITY: Final = b"x-determinism-priority"
+CALLER: Final = b"x-determinism-caller"
+QUEUE_TIMEOUT: Final = b"x-determinism-queue-timeout"
+FOR_GUARD: Final = frozenset({ADMISSION, GUARD_KEY, PRIORITY, CALLER, QUEUE_TIMEOUT})
+"""What a gateway says to a guard. From a client none of it is obeyed, and none of it passes."""
+
+REQUEST: Final = b"x-determinism-request"
 COMMENT_PREFIX: Final = b": determinism "
 
 _FORWARDED: Final = frozenset({b"accept", b"content-type", b"traceparent", b"tracestate", b"user-agent"})

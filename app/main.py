@@ -1,10 +1,12 @@
 """The composition root: the only place that constructs. Everything lives in one lifespan."""
 
 import logging
+import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import Any
 
 import anyio
 from fastapi import FastAPI
@@ -15,28 +17,38 @@ from app import __version__
 from app.api.documentation import describe_inference
 from app.api.inference import PATHS, InferenceApp
 from app.api.operations import build_router, install_errors
+from app.api.plan import build_plan_router
+from app.api.receipts import build_receipts_router
 from app.gateway import Gateway, Policy
 from app.observation.exchange import Observatory
 from app.observation.metrics import Metrics
 from app.observation.recorder import Limits, Recorder
 from app.observation.sqlite import SqliteStore
+from app.preview import Previewer
+from app.receipts.signing import Signer
+from app.receipts.store import Receipts
 from app.reply import Receive, Scope, Send
 from app.scheduling.scheduler import Scheduler
 from app.settings import Settings
 from app.state import StateDirectory
 from app.upstream.client import UpstreamClient
-from app.upstream.prober import Prober, Watchdog
+from app.upstream.prober import Prober
 from app.upstream.replica import Replica, ReplicaStatus
+from app.upstream.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
 
 class Application:
-    """The ASGI application: generating paths go straight to the hot path, everything else to FastAPI."""
+    """The ASGI application: generating paths go straight to the hot path, everything else to FastAPI.
 
-    def __init__(self, inference: InferenceApp, operations: FastAPI) -> None:
+    ``retire`` turns readiness off and changes nothing else: the first step of going away.
+    """
+
+    def __init__(self, inference: InferenceApp, operations: FastAPI, *, retire: Callable[[], None]) -> None:
         self._inference = inference
         self._operations = operations
+        self.retire = retire
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection event."""
@@ -60,18 +72,22 @@ def create_app(settings: Settings) -> Application:
     state = StateDirectory(settings.state_dir)
     open_store = partial(SqliteStore, state.ledger) if settings.ledger else None
     recorder = Recorder(metrics, open_store, Limits(queue_observations=settings.ledger_queue))
-    observatory = Observatory(metrics, recorder, installation_key=state.key, clock=time.monotonic)
+    receipts = Receipts(settings.receipts, wall=time.time)  # noqa: TID251 - a receipt shows when its request finished
+    observatory = Observatory(metrics, recorder, receipts, installation_key=state.key, clock=time.monotonic)
     prober = Prober(timeout=settings.probe_timeout, guard_key=guard_key, api_key=api_key)
     scheduler = Scheduler(
         settings.replicas,
         prober,
         clock=time.monotonic,
-        drain_timeout=settings.drain_timeout,
-        exclusive_run=settings.exclusive_run,
+        policy=settings.gate_policy,
+        queueing=settings.queueing,
     )
 
-    def changed(replica: Replica, status: ReplicaStatus) -> None:
+    def seen(replica: Replica, status: ReplicaStatus) -> None:
         scheduler.update(replica, status)
+        metrics.observe_gate(replica.name, scheduler.slots[replica].gate_view())
+
+    def changed(replica: Replica, status: ReplicaStatus) -> None:
         for model in sorted(status.served):
             metrics.declare(model)
         if status.healthy:
@@ -85,7 +101,10 @@ def create_app(settings: Settings) -> Application:
         prober,
         interval=settings.probe_interval,
         failures=settings.probe_failures,
+        successes=settings.probe_successes,
+        seen=seen,
         changed=changed,
+        chance=random.random,
     )
     client = UpstreamClient(
         connect=settings.connect_timeout, first_byte=settings.first_byte_timeout, idle=settings.idle_timeout
@@ -97,7 +116,12 @@ def create_app(settings: Settings) -> Application:
         stream_comment=settings.stream_comment,
         api_key=api_key.encode() if api_key is not None else None,
         guard_key=guard_key.encode() if guard_key is not None else None,
+        caller_key=state.key,
     )
+
+    async def admissions(replica: str, request_id: str) -> Mapping[str, Any] | None:
+        named = next((each for each in settings.replicas if each.name == replica), None)
+        return await prober.admissions(named, request_id) if named is not None else None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -117,17 +141,19 @@ def create_app(settings: Settings) -> Application:
         summary="Deterministic LLM serving at the gateway.",
         lifespan=lifespan,
     )
+    gateway = Gateway(scheduler, client, observatory, policy, suspect=watchdog.suspect)
     operations.include_router(build_router(scheduler, metrics.render))
+    operations.include_router(build_plan_router(Previewer(scheduler, policy), max_body_bytes=settings.max_body_bytes))
+    operations.include_router(build_receipts_router(receipts, Signer(state.key), admissions))
     install_errors(operations)
     describe_inference(operations)
-    gateway = Gateway(scheduler, client, observatory, policy)
     inference = InferenceApp(
         gateway,
         max_body_bytes=settings.max_body_bytes,
         body_timeout=settings.body_timeout,
         write_timeout=settings.write_timeout,
     )
-    return Application(inference, operations)
+    return Application(inference, operations, retire=scheduler.retire)
 
 
 def _aside(text: str | None) -> str:

@@ -98,6 +98,8 @@ class Reply:
             await self.write(b"data: " + orjson.dumps(error.body()) + b"\n\n")
             return
         body = orjson.dumps(error.body())
-        ours = (_JSON, (b"content-length", b"%d" % len(body)), *(() if error.retryable else (_NO_RETRY,)))
+        ours = [_JSON, (b"content-length", b"%d" % len(body)), *(() if error.retryable else (_NO_RETRY,))]
+        if (after := error.retry_after_header) is not None:
+            ours.append((b"retry-after", after))
         await self.start(error.status, [*ours, *headers])
         await self.finish(body)

@@ -1,9 +1,14 @@
 """Runs the gateway under uvicorn: one process, one port, one clear line for what keeps it from starting."""
 
+import asyncio
 import gc
 import logging
+import math
+import signal
 import socket
 import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Final
 
 import uvicorn
@@ -36,6 +41,41 @@ class Unfinished(logging.Filter):
         return "returned without completing response" not in record.getMessage()
 
 
+class _Server(uvicorn.Server):
+    """Goes away in steps, so that nobody who asks for readiness first is turned away.
+
+    On SIGTERM readiness turns off at once, and for ``delay`` seconds everything else goes on, new requests too: the
+    time that a load balancer needs to notice. Then the listener closes, answers under way have their grace, and what is
+    left is ended with an error event. Ctrl-C, or a second signal, skips the delay.
+    """
+
+    def __init__(self, config: uvicorn.Config, *, retire: Callable[[], None], delay: float) -> None:
+        super().__init__(config)
+        self._retire = retire
+        self._delay = delay
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._leaving = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Remember the loop, for the signal handler."""
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """What uvicorn calls on a signal, between two steps of the interpreter."""
+        if sig != signal.SIGTERM or self._leaving or self._loop is None or not self._delay:
+            super().handle_exit(sig, frame)
+            return
+        self._leaving = True
+        self._loop.call_soon_threadsafe(self._leave, sig, frame)
+
+    def _leave(self, sig: int, frame: FrameType | None) -> None:
+        self._retire()
+        logging.getLogger(__name__).info("not ready any more; the listener closes in %g s", self._delay)
+        assert self._loop is not None  # noqa: S101 - set before any signal comes here
+        self._loop.call_later(self._delay, super().handle_exit, sig, frame)
+
+
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C; returns the exit status."""
     try:
@@ -63,10 +103,10 @@ def serve(settings: Settings) -> int:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=30,
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_grace),
     )
     logging.getLogger(__name__).info("listening on http://%s:%d", *listener.getsockname()[:2])
-    server = uvicorn.Server(config)
+    server = _Server(config, retire=app.retire, delay=settings.shutdown_delay)
     server.run(sockets=[listener])
     return 0 if server.started else 1
 

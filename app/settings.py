@@ -14,6 +14,8 @@ from pydantic_settings import (
 )
 
 from app.determinism.mode import REQUESTABLE_MODES, Mode
+from app.scheduling.gate import GatePolicy
+from app.scheduling.scheduler import Queueing
 from app.upstream.replica import Replica
 
 
@@ -54,14 +56,34 @@ class Settings(BaseSettings):
     drain_timeout: float = Field(
         120.0, gt=0, description="How long an exclusive request waits for a replica without the guard to run empty."
     )
-    exclusive_run: int = Field(
-        8,
-        ge=1,
-        description="Exclusive requests that run back to back on a replica without the guard while shared ones wait.",
+    exclusive_share: float = Field(
+        0.5, gt=0, le=1, description="The most of contended time that exclusive requests get on a replica."
+    )
+    exclusive_phase_seconds: float = Field(
+        10.0, ge=0, allow_inf_nan=False, description="An exclusive phase this long gives way to shared requests."
+    )
+    exclusive_key_seconds: float = Field(
+        10.0, gt=0, allow_inf_nan=False, description="Exclusive seconds after which a caller lets the others go first."
+    )
+    exclusive_spill_seconds: float = Field(
+        30.0, ge=0, description="An expected wait above this sends exclusive requests to another replica of the pool."
+    )
+    queue_shared: int = Field(10_000, ge=0, description="Shared requests that may wait for a replica.")
+    queue_exclusive: int = Field(1_000, ge=0, description="Exclusive requests that may wait for a replica.")
+    queue_timeout: float = Field(
+        300.0, gt=0, allow_inf_nan=False, description="How long a request may wait for its turn on a replica."
     )
     probe_interval: float = Field(5.0, gt=0, description="Between two probes of a replica.")
     probe_timeout: float = Field(5.0, gt=0, description="How long a replica may take to answer a probe.")
     probe_failures: int = Field(3, ge=1, description="Consecutive failed probes that take a replica out.")
+    probe_successes: int = Field(2, ge=1, description="Consecutive good probes that bring it back.")
+    receipts: int = Field(4096, ge=0, description="Finished requests whose receipts can be asked for; 0 keeps none.")
+    shutdown_delay: float = Field(
+        5.0, ge=0, allow_inf_nan=False, description="After SIGTERM: how long it serves on with readiness turned off."
+    )
+    shutdown_grace: float = Field(
+        30.0, ge=0, allow_inf_nan=False, description="After that: how long answers under way have to finish."
+    )
     stream_comment: bool = Field(
         default=True, description="End streams with one SSE comment line that carries the determinism facts."
     )
@@ -105,6 +127,22 @@ class Settings(BaseSettings):
         if self.upstream_api_key is not None and self.upstream_api_key_file is not None:
             raise ValueError("upstream_api_key and upstream_api_key_file exclude each other")
         return self
+
+    @property
+    def gate_policy(self) -> GatePolicy:
+        """How the gates of replicas without the guard share them."""
+        return GatePolicy(
+            self.exclusive_share,
+            self.exclusive_phase_seconds,
+            self.exclusive_key_seconds,
+            self.queue_shared,
+            self.queue_exclusive,
+        )
+
+    @property
+    def queueing(self) -> Queueing:
+        """How requests wait."""
+        return Queueing(self.queue_timeout, self.exclusive_spill_seconds, self.drain_timeout)
 
     @property
     def replicas(self) -> tuple[Replica, ...]:

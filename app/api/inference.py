@@ -20,14 +20,13 @@ from app.errors import (
     UnsupportedMediaType,
 )
 from app.gateway import Call, Gateway
-from app.headers import ADMISSION, GUARD_KEY
+from app.headers import FOR_GUARD, REQUEST
 from app.reply import ClientGone, Header, Receive, Reply, Scope, Send
 
 PATHS: Final = ("/v1/chat/completions", "/v1/completions")
 
 _CLOSE: Final[Header] = (b"connection", b"close")
 _ALLOW: Final[Header] = (b"allow", b"POST")
-_STRIPPED: Final = frozenset({ADMISSION, GUARD_KEY})
 _ECHOABLE: Final = re.compile(rb"[\x21-\x7e]{1,200}")
 
 
@@ -50,7 +49,8 @@ class InferenceApp:
         """Serve one HTTP request."""
         request_id = self._ids.next()
         headers: tuple[Header, ...] = tuple(scope["headers"])
-        echo = [(b"x-request-id", _echoed(headers) or request_id.encode())]
+        ours = request_id.encode()
+        echo = [(b"x-request-id", _echoed(headers) or ours), (REQUEST, ours)]
         reply = Reply(send, echo, patience=self._write_timeout)
         try:
             with self._gateway.exchange(request_id) as exchange:
@@ -136,7 +136,7 @@ def _read_wish(scope: Scope, headers: tuple[Header, ...]) -> Wish:
                 mitigations = text if mitigations is None else f"{mitigations},{text}"
             elif name == ON_UNAVAILABLE_HEADER.encode():
                 on_unavailable = _once(on_unavailable, text, ON_UNAVAILABLE_HEADER)
-            elif name not in _STRIPPED:
+            elif name not in FOR_GUARD:
                 unknown = name.decode("latin-1")[:80]
                 raise InvalidRequest(f"The header '{unknown}' is unknown.", param=unknown, code="unknown_header")
     if mode is None and mitigations is None and on_unavailable is None:

@@ -11,7 +11,9 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from app.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, RepriseError
-from app.scheduling.scheduler import Scheduler, Slot
+from app.scheduling.scheduler import Scheduler
+from app.scheduling.slot import Slot
+from app.scheduling.ticket import Admission
 
 Render = Callable[[str], tuple[bytes, str]]
 """Takes an Accept header to an exposition and its content type."""
@@ -36,13 +38,29 @@ class ReplicaState(BaseModel):
     posture: str = Field(description="The posture digest; 'unknown' where nothing could be observed.")
     models: list[str]
     leases: int = Field(description="Requests that this gateway has on it now.")
+    exclusive_leases: int = Field(description="Those of them that are to be alone.")
+    waiting: dict[str, int] = Field(
+        description="Requests of all its clients that wait for it, by admission, when it was last probed."
+    )
+    expected_wait_seconds: dict[str, float] = Field(description="An estimate for a request that came now.")
     mitigations: dict[str, str] = Field(description="What it honours: yes, no or unknown, each with the reason.")
+
+
+class PoolState(BaseModel):
+    """Which posture serves one kind of deterministic request."""
+
+    model: str | None
+    mitigations: list[str] = Field(description="Those that depend on the replica.")
+    posture: str
+    epoch: int = Field(description="How many postures served them since the gateway started; cohorts begin anew.")
 
 
 class Readiness(BaseModel):
     """Whether the gateway can serve, and what it knows of its replicas."""
 
     ready: bool
+    retired: bool = Field(description="It was told to go away: it serves on for a while, but is not ready any more.")
+    pools: list[PoolState]
     replicas: list[ReplicaState]
 
 
@@ -62,7 +80,12 @@ def build_router(scheduler: Scheduler, render: Render) -> APIRouter:
     async def readyz(response: Response) -> Readiness:
         response.status_code = 200 if scheduler.ready else 503
         slots = scheduler.slots.values()
-        return Readiness(ready=scheduler.ready, replicas=[_state(slot) for slot in slots])
+        pools = [
+            PoolState(model=model, mitigations=sorted(mitigations), posture=pool.posture, epoch=pool.epoch)
+            for (model, mitigations), pool in scheduler.pools.established()
+        ]
+        states = [_state(slot) for slot in slots]
+        return Readiness(ready=scheduler.ready, retired=scheduler.retired, pools=pools, replicas=states)
 
     @router.get("/v1/models", summary="The models of all healthy replicas, with every field that they came with.")
     async def models() -> JSONResponse:
@@ -89,7 +112,9 @@ def install_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RepriseError)
     async def ours(_: Request, error: RepriseError) -> JSONResponse:
-        return JSONResponse(error.body(), error.status)
+        after = error.retry_after_header
+        headers = {} if after is None else {"retry-after": after.decode()}
+        return JSONResponse(error.body(), error.status, headers=headers)
 
     @app.exception_handler(StarletteHTTPException)
     async def http(request: Request, error: StarletteHTTPException) -> JSONResponse:
@@ -125,7 +150,7 @@ def _models(scheduler: Scheduler) -> dict[str, Mapping[str, Any]]:
 
 
 def _state(slot: Slot) -> ReplicaState:
-    status = slot.status
+    status, view = slot.status, slot.gate_view()
     answer = {True: "yes", False: "no", None: "unknown"}
     return ReplicaState(
         replica=slot.replica.name,
@@ -136,6 +161,9 @@ def _state(slot: Slot) -> ReplicaState:
         posture=status.digest,
         models=sorted(status.served),
         leases=slot.leases,
+        exclusive_leases=slot.exclusive,
+        waiting={"shared": view.waiting_shared, "exclusive": view.waiting_exclusive},
+        expected_wait_seconds={admission: round(slot.expected_wait(admission), 3) for admission in Admission},
         mitigations={
             mitigation: f"{answer[provision.held]}: {provision.reason}".removesuffix(": ")
             for mitigation, provision in slot.provisions().items()

@@ -173,6 +173,8 @@ def _by_request(_: Posture) -> Provision:
 
 
 def _isolation(posture: Posture) -> Provision:
+    if posture.max_sequences == 1 and posture.data_parallel in {None, 1}:
+        return Provision(held=True, reason="by construction: the engine runs one sequence at a time")
     if posture.guard_key is False:
         return Provision(held=False, reason="the guard has no key (REPRISE_GUARD_KEY is not set)")
     if posture.api_servers not in {None, 1}:

@@ -19,6 +19,7 @@ from app.errors import InvalidRequest
 _SHALLOW: Final = 100
 """A body with no more brackets than this cannot be nested too deeply."""
 
+_MOST_PRIORITY: Final = 2**31
 _WHITESPACE: Final = " \t\n\r"
 _DECODER: Final = JSONDecoder()
 
@@ -35,6 +36,11 @@ class InferenceRequest:
     def model(self) -> str | None:
         """The model as the caller wrote it; None when left out (the engine then serves its only model)."""
         return self.members.get("model")
+
+    @property
+    def priority(self) -> int:
+        """Who goes first: the lower number, as in vLLM; 0 when left out."""
+        return self.members.get("priority") or 0
 
 
 def parse(path: str, body: bytes) -> InferenceRequest:
@@ -57,6 +63,9 @@ def parse(path: str, body: bytes) -> InferenceRequest:
     stream = members.get("stream")
     if stream is not None and not isinstance(stream, bool):
         raise InvalidRequest(f"'stream' must be true or false, not {_json_type(stream)}.", param="stream")
+    priority = members.get("priority")
+    if priority is not None and (type(priority) is not int or not -_MOST_PRIORITY <= priority < _MOST_PRIORITY):
+        raise InvalidRequest("'priority' must be an integer from -2147483648 to 2147483647.", param="priority")
     return InferenceRequest(path, body, members)
 
 

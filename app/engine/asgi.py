@@ -3,11 +3,12 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from app.scheduling.gate import Ticket
+from app.errors import QueueFull, RepriseError
+from app.scheduling.ticket import Ticket
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -20,22 +21,24 @@ WAIT_HEADER: Final = b"x-determinism-admission-wait"
 POSTURE_HEADER: Final = b"x-determinism-posture"
 
 BUFFER_LIMIT: Final = 64 * 1024 * 1024
-"""Bytes of a request's body that are kept while it waits; a client that sends more is read on after its grant."""
+"""Bytes of the largest body that a guarded engine takes: all of it is kept while the request waits."""
 
 _DISCONNECTS: Final = frozenset({"http.disconnect", "websocket.disconnect"})
 _DONE: Final = b"data: [DONE]"
+_UNREAD: Final = frozenset({408, 413})
+"""Refusals before the body was read to its end: the connection cannot serve another request."""
 
 
 class BodyTooLargeError(ValueError):
-    """A body that had to be looked at as a whole is larger than what an inbox keeps."""
+    """A body is larger than what an inbox keeps."""
 
 
 class Inbox:
     """A request's messages: listened to while it waits, then handed to the application in order, none lost."""
 
     def __init__(self, receive: Receive, limit: int = BUFFER_LIMIT) -> None:
+        self.limit = limit
         self._receive = receive
-        self._limit = limit
         self._kept: deque[Message] = deque()
         self._size = 0
         self._listening: asyncio.Task[Message] | None = None
@@ -51,18 +54,20 @@ class Inbox:
             waiter.cancel()
         return True
 
-    async def body(self) -> bytes | None:
+    async def body(self, patience: float) -> bytes | None:
         """An HTTP request's whole body, all of which can still be received; None if the client left before its end.
 
-        To be called before anything else has been received. Raises BodyTooLargeError beyond the limit.
+        To be called before anything else has been received. Raises BodyTooLargeError beyond the limit, and TimeoutError
+        after ``patience`` seconds.
         """
         parts: list[bytes] = []
-        while not await self._message(set()):
-            if self._size > self._limit:
-                raise BodyTooLargeError
-            parts.append(self._kept[-1].get("body", b""))
-            if not self._kept[-1].get("more_body", False):
-                return b"".join(parts)
+        async with asyncio.timeout(patience):
+            while not await self._message(set()):
+                if self._size > self.limit:
+                    raise BodyTooLargeError
+                parts.append(self._kept[-1].get("body", b""))
+                if not self._kept[-1].get("more_body", False):
+                    return b"".join(parts)
         return None
 
     async def pause(self, seconds: float) -> bool:
@@ -71,7 +76,7 @@ class Inbox:
 
     async def _message(self, others: set[asyncio.Task[Any]], timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the wait has two ends, a message or the time; no scope around it could keep the message
         """Wait for a message, one of ``others`` or the timeout; keep the message; True if it says the client left."""
-        if self._size <= self._limit and self._listening is None:
+        if self._size <= self.limit and self._listening is None:
             self._listening = asyncio.create_task(_call(self._receive))  # noqa: TID251 - `close` cancels it
         waiting = others if self._listening is None else {*others, self._listening}
         if not waiting:
@@ -150,26 +155,80 @@ class Reporter:
         return {**message, "body": body[at:]}
 
 
+class Outbox:
+    """ASGI's send, watched: a client that takes nothing for ``patience`` seconds is given up.
+
+    The task that made the outbox is cancelled then, and ``stalled`` is true. One timer serves all messages: it moves
+    itself on instead of being set for each.
+    """
+
+    def __init__(self, send: Send, patience: float) -> None:
+        self._send = send
+        self._patience = patience
+        self._loop = asyncio.get_running_loop()
+        self._worker = asyncio.current_task()
+        self._since: float | None = None
+        self._timer = self._loop.call_later(patience, self._look)
+        self.stalled = False
+
+    async def send(self, message: Message) -> None:
+        """Pass a message on."""
+        self._since = self._loop.time()
+        await self._send(message)
+        self._since = None
+
+    def swallow(self) -> None:
+        """Take back the cancellation, which the task has noticed and will not pass on."""
+        if self._worker is not None:
+            self._worker.uncancel()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        due = (now if self._since is None else self._since) + self._patience
+        if due > now:
+            self._timer = self._loop.call_at(due, self._look)
+        elif self._worker is not None:
+            self.stalled = True
+            self._worker.cancel()
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer in OpenAI's error shape; ``param`` names the field of the body that is to blame."""
+    """An answer in OpenAI's error shape.
+
+    ``param`` names the field that is to blame; ``retry_after``, whole seconds, says when another try is worth it.
+    """
 
     status: int
     code: str
     message: str
     param: str | None = None
+    retry_after: bytes | None = None
+
+    @classmethod
+    def of(cls, error: RepriseError) -> "Refusal":
+        """The same refusal as the gateway would give."""
+        return cls(error.status, error.error_code, error.message, error.param, error.retry_after_header)
 
     async def send(self, send: Send) -> None:
         """Send it as the whole response."""
         kind = "server_error" if self.status >= 500 else "invalid_request_error"  # noqa: PLR2004 - the HTTP classes
+        kind = QueueFull.type if self.status == QueueFull.status else kind
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-        await send_json(send, self.status, {"error": error})
+        more = [] if self.retry_after is None else [(b"retry-after", self.retry_after)]
+        if self.status in _UNREAD:
+            more.append((b"connection", b"close"))
+        await send_json(send, self.status, {"error": error}, more)
 
 
-async def send_json(send: Send, status: int, content: object) -> None:
-    """Send ``content`` as the whole response."""
+async def send_json(send: Send, status: int, content: object, more: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """Send ``content`` as the whole response, with ``more`` headers."""
     body = json.dumps(content).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *more]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})
 

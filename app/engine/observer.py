@@ -94,6 +94,11 @@ def api_servers(state: object) -> Fact:
     return _fact(getattr(state, "vllm_config", None), _CONFIG_FACTS["api_servers"])
 
 
+def sequences_at_once(state: object) -> Fact:
+    """How many sequences the engine runs in one batch at the most (``--max-num-seqs``); None is unknown."""
+    return _fact(getattr(state, "vllm_config", None), _CONFIG_FACTS["max_sequences"])
+
+
 _MISSING: Final = object()
 
 

@@ -7,24 +7,51 @@ digest that the answer carries is made when the answer is complete anyway.
 
 import asyncio
 import logging
-from collections.abc import Callable
-from types import TracebackType
-from typing import Final, Self
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, TracebackType
+from typing import Final, NamedTuple, Protocol, Self
 
 from prometheus_client import Gauge
 
 from app.determinism.canonical import CohortKeys, canonical, has_remote_media
+from app.determinism.mode import Mitigation
 from app.determinism.output import Output
 from app.determinism.plan import Plan
 from app.determinism.request import InferenceRequest
 from app.determinism.sampling import Sampling
-from app.errors import InvalidRequest, RepriseError, UpstreamError
+from app.errors import InvalidRequest, NotReady, QueueFull, RepriseError, UpstreamError
 from app.observation.metrics import OTHER_MODEL, UNKNOWN, BoundMetrics, LeaseGauges, Metrics, Outcome
 from app.observation.recorder import Recorder
 from app.observation.store import Observation, Skip
 from app.observation.watch import StreamWatch, UnaryWatch
+from app.receipts.store import Finished, GateTimes, Receipts
 from app.reply import ClientGone
 from app.upstream.word import GuardsWord
+
+
+class Timed(Protocol):
+    """A ticket of the gateway's own gate; times in seconds of its clock."""
+
+    asked: float
+    granted_at: float | None
+    ended_at: float | None
+
+
+class Done(NamedTuple):
+    """What was done for an answer.
+
+    ``mode`` is what the answer counts as: "custom" where a mitigation could not be honoured. ``applied`` is as in
+    `Observation`; ``mitigations`` are those applied, ``missing`` those that were not, with the reasons.
+    """
+
+    posture: str
+    mode: str
+    applied: str
+    mitigations: tuple[Mitigation, ...]
+    missing: Mapping[Mitigation, str]
+
+
+_NOTHING_DONE: Final = Done("", "", "", (), MappingProxyType({}))
 
 _ERRORS: Final = 400
 """HTTP's border between answers and errors."""
@@ -36,10 +63,17 @@ class Observatory:
     """Makes exchanges. ``clock`` gives seconds; ``installation_key`` keys the cohort keys."""
 
     def __init__(
-        self, metrics: Metrics, recorder: Recorder, *, installation_key: bytes, clock: Callable[[], float]
+        self,
+        metrics: Metrics,
+        recorder: Recorder,
+        receipts: Receipts,
+        *,
+        installation_key: bytes,
+        clock: Callable[[], float],
     ) -> None:
         self.metrics = metrics
         self.recorder = recorder
+        self.receipts = receipts
         self.clock = clock
         self._keys = CohortKeys(installation_key)
         self._leases: dict[str, LeaseGauges] = {}
@@ -65,14 +99,14 @@ class Exchange:
 
     __slots__ = (
         "_admission",
-        "_applied",
         "_bound",
+        "_cohort_key",
+        "_done",
         "_first_piece",
-        "_mode",
         "_observatory",
+        "_output",
         "_peak",
         "_plan",
-        "_posture",
         "_replica",
         "_request",
         "_request_id",
@@ -80,6 +114,7 @@ class Exchange:
         "_started",
         "_status",
         "_submitted",
+        "_ticket",
         "_waited",
         "_watch",
     )
@@ -94,10 +129,11 @@ class Exchange:
         self._sampling: Sampling | None = None
         self._watch: StreamWatch | UnaryWatch | None = None
         self._replica = ""
-        self._posture = ""
         self._admission = ""
-        self._mode = ""
-        self._applied = ""
+        self._done = _NOTHING_DONE
+        self._ticket: Timed | None = None
+        self._output: str | None = None
+        self._cohort_key: str | None = None
         self._status = 0
         self._waited = 0.0
         self._first_piece = True
@@ -109,23 +145,23 @@ class Exchange:
         self._request, self._plan, self._sampling = request, plan, sampling
         self._bound = self._observatory.metrics.of(plan.model or OTHER_MODEL, plan.mode)
 
-    def leased(self, replica: str, admission: str, waited: float) -> None:
-        """A replica was found; ``waited`` is in seconds."""
-        self._replica, self._admission, self._waited = replica, admission, waited
+    def leased(self, replica: str, admission: str, waited: float, ticket: Timed | None) -> None:
+        """A replica was found; ``waited`` is in seconds, ``ticket`` of the gateway's own gate.
+
+        It takes the place of one that was found before and could not be reached.
+        """
+        if self._replica:
+            self._observatory.leases(self._replica, self._admission).dec()
+        self._replica, self._admission, self._waited, self._ticket = replica, admission, waited, ticket
         self._observatory.leases(replica, admission).inc()
 
-    def answered(self, status: int, word: GuardsWord, posture: str, mode: str, applied: str) -> None:
-        """The answer's headers came.
-
-        ``mode`` is what the answer counts as: "custom" where a mitigation could not be honoured. ``applied`` is as in
-        `Observation`.
-        """
-        self._status, self._posture, self._mode, self._applied = status, posture, mode, applied
-        self._peak = word.peak
+    def answered(self, status: int, word: GuardsWord, done: Done) -> None:
+        """The answer's headers came."""
+        self._status, self._done, self._peak = status, done, word.peak
         self._waited += word.waited
         self._observatory.metrics.admission_wait[self._admission].observe(self._waited)
-        if self._plan is not None and mode != self._plan.mode:
-            self._bound = self._observatory.metrics.of(self._plan.model or OTHER_MODEL, mode)
+        if self._plan is not None and done.mode != self._plan.mode:
+            self._bound = self._observatory.metrics.of(self._plan.model or OTHER_MODEL, done.mode)
 
     def watch(self, *, stream: bool) -> None:
         """Look at the body that follows."""
@@ -162,7 +198,10 @@ class Exchange:
             # Observation fails open: the answer is complete and the caller's, whatever is wrong in here.
             _log.exception("the answer to request %s could not be observed", self._request_id)
             return []
-        return [("output", output.digest), ("verdict", verdict)] if output is not None else [("verdict", verdict)]
+        if output is None:
+            return [("verdict", verdict)]
+        self._output = output.digest
+        return [("output", output.digest), ("verdict", verdict)]
 
     def __enter__(self) -> Self:
         return self
@@ -178,22 +217,58 @@ class Exchange:
         if 0 < self._status < _ERRORS and self._watch is not None and not self._submitted:
             skip = Skip.CLIENT_CLOSED if outcome is Outcome.CLIENT_CLOSED else Skip.INCOMPLETE
             self._submit(None, skip)
+        if self._plan is not None:
+            self._keep_receipt(outcome, error)
+
+    def _keep_receipt(self, outcome: Outcome, error: BaseException | None) -> None:
+        assert self._request is not None  # noqa: S101 - the order of calls; never depends on input
+        assert self._plan is not None  # noqa: S101 - as above
+        assert self._sampling is not None  # noqa: S101 - as above
+        self._observatory.receipts.put(
+            Finished(
+                self._request_id,
+                self._request.path,
+                self._plan,
+                self._sampling,
+                outcome,
+                self._seen_status(error),
+                self._done.mitigations,
+                self._done.missing,
+                self._admission,
+                self._replica,
+                self._done.posture,
+                self._peak,
+                self._waited,
+                self._output,
+                self._cohort_key,
+                _gate_times(self._ticket),
+            )
+        )
+
+    def _seen_status(self, error: BaseException | None) -> int:
+        """The status that the client was sent; 0 where it had gone before one was."""
+        if error is None or isinstance(self._watch, StreamWatch):
+            return self._status
+        if isinstance(error, ClientGone):
+            return 0
+        return error.status if isinstance(error, RepriseError) else NotReady.status
 
     def _submit(self, output: Output | None, skip: str | None) -> str:
         assert self._request is not None  # noqa: S101 - the order of calls; never depends on input
         assert self._plan is not None  # noqa: S101 - the order of calls; never depends on input
         self._submitted = True
+        self._cohort_key = self._observatory.cohort_key(self._request, self._plan.model)
         observation = Observation(
             request_id=self._request_id,
-            cohort_key=self._observatory.cohort_key(self._request, self._plan.model),
+            cohort_key=self._cohort_key,
             model=self._plan.model or OTHER_MODEL,
-            mode=self._mode,
+            mode=self._done.mode,
             replica=self._replica,
-            posture=self._posture,
+            posture=self._done.posture,
             coresident_peak=self._peak,
             output=output,
             skip_reason=skip,
-            applied=self._applied,
+            applied=self._done.applied,
         )
         return self._observatory.recorder.submit(observation)
 
@@ -210,6 +285,8 @@ class Exchange:
 
     def _outcome(self, error: BaseException | None) -> Outcome:
         if error is None:
+            if self._status == QueueFull.status:
+                return Outcome.UNAVAILABLE  # the guard's word: the client did nothing wrong
             return _OUTCOME_OF_STATUS.get(self._status // 100, Outcome.OK)
         if isinstance(error, UpstreamError) and self._status:
             return Outcome.INCOMPLETE
@@ -224,3 +301,9 @@ _OUTCOME_OF_ERROR: Final = (
     (UpstreamError, Outcome.UPSTREAM_ERROR),
     (RepriseError, Outcome.UNAVAILABLE),
 )
+
+
+def _gate_times(ticket: Timed | None) -> GateTimes | None:
+    if ticket is None or ticket.granted_at is None or ticket.ended_at is None:
+        return None
+    return GateTimes(*(round(moment * 1e6) for moment in (ticket.asked, ticket.granted_at, ticket.ended_at)))

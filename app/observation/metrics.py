@@ -21,10 +21,12 @@ from prometheus_client.registry import Collector
 from app.determinism.divergence import Verdict
 from app.determinism.mode import Mode
 from app.observation.store import Skip
+from app.upstream.replica import GateView
 
 OTHER_MODEL: Final = "other"
 UNKNOWN: Final = "unknown"
 ADMISSIONS: Final = ("shared", "exclusive")
+_GATE_PHASES: Final = ("exclusive", "drain")
 SIMILARITIES: Final = ("prefix",)
 """``prefix``: the share of the longer answer that both have in common before the fork."""
 
@@ -107,6 +109,24 @@ class LeaseGauges:
     exclusive: Gauge
 
 
+class _GateInstruments:
+    """The figures of one replica's gate. Its totals begin anew when its engine does; ours go on."""
+
+    def __init__(self, waiting: Mapping[str, Gauge], seconds: Mapping[str, Counter], admissions: Counter) -> None:
+        self._waiting = waiting
+        self._totals = (*(seconds[phase] for phase in _GATE_PHASES), admissions)
+        self._seen = [0.0] * len(self._totals)
+
+    def show(self, gate: GateView) -> None:
+        """Take over what a probe saw."""
+        for admission, count in zip(ADMISSIONS, (gate.waiting_shared, gate.waiting_exclusive), strict=True):
+            self._waiting[admission].set(count)
+        now = [gate.exclusive_seconds, gate.drain_seconds, float(gate.exclusive_admissions)]
+        for counter, before, total in zip(self._totals, self._seen, now, strict=True):
+            counter.inc(total - before if total >= before else total)
+        self._seen = now
+
+
 class Metrics:
     """The instruments. Thread-safe; memory grows with declared models and replicas, never with requests."""
 
@@ -149,6 +169,22 @@ class Metrics:
             "request_seconds", "From a request's arrival to the end of its answer.", _SECONDS, *by_mode
         )
         self._leases = Gauge("reprise_leases", "Leases held now.", ("replica", "admission"), registry=registry)
+        self._waiting = Gauge(
+            "reprise_gate_waiting",
+            "Requests that waited for a replica at its last probe, of all its clients.",
+            ("replica", "admission"),
+            registry=registry,
+        )
+        self._gate_seconds = self._counter(
+            "gate_seconds_total",
+            "Time of a replica's gate in exclusive phases, and in drains before them.",
+            "replica",
+            "phase",
+        )
+        self._gate_admissions = self._counter(
+            "gate_exclusive_admissions_total", "Exclusive requests that a replica's gate admitted.", "replica"
+        )
+        self._gates: dict[str, _GateInstruments] = {}
         self._replica = Info("reprise_replica", "A replica and its observed posture.", ("replica",), registry=registry)
 
         self.fork_margin_nats = self._histogram(
@@ -210,6 +246,17 @@ class Metrics:
         """Show a replica's posture as labels, in place of what was shown before; None stays "unknown"."""
         self._replica.labels(replica).info({name: _label(value) for name, value in facts.items() if name != "replica"})
 
+    def observe_gate(self, replica: str, gate: GateView) -> None:
+        """Show the gate of a guarded replica as the last probe saw it."""
+        known = self._gates.get(replica)
+        if known is None:
+            known = self._gates[replica] = _GateInstruments(
+                _children(self._waiting, ADMISSIONS, replica),
+                _children(self._gate_seconds, _GATE_PHASES, replica),
+                self._gate_admissions.labels(replica),
+            )
+        known.show(gate)
+
     def render(self, accept: str) -> tuple[bytes, str]:
         """The page and its content type: OpenMetrics where ``accept`` asks for it, else, whatever it says, text.
 
@@ -255,7 +302,7 @@ class _Courteous(Collector):
             time.sleep(0)  # noqa: TID251 - no wait: without it a scrape could hold up the event loop for 5 ms
 
 
-_Instrument = TypeVar("_Instrument", Counter, Histogram)
+_Instrument = TypeVar("_Instrument", Counter, Gauge, Histogram)
 
 
 def _children(parent: _Instrument, values: Iterable[str], *labels: str) -> Mapping[str, _Instrument]:

@@ -8,6 +8,9 @@ from app.determinism.mode import REQUESTABLE_MODES, Mode
 
 DEFAULT_MODES: Final = (Mode.STANDARD, Mode.SEEDED, Mode.ISOLATED, Mode.HARDENED)
 
+_DIVERGENCE_ONLY: Final = ("modes", "repeats", "tokens", "prompts", "temperature", "seed", "together", "concurrency")
+_MIX_ONLY: Final = ("seconds", "warmup", "calibrate")
+
 _EPILOG: Final = """\
 In each mode the first answer to a prompt is its reference: it is asked for while the background load pauses.
 Then every prompt is repeated under load, and an answer counts as diverged when its token ids or its finish
@@ -15,7 +18,15 @@ reason differ from the reference's.
 
 exit status: 0 no deterministic mode diverged; 1 one did; 2 it could not be measured (bad arguments, server unreachable,
 failed requests, or no mode that the server offers); 130 interrupted. One mode that is not offered changes nothing.
+
+With --mix it measures what isolation costs instead: --load clients (default 16) send requests of varying length one
+after the other, and at each percentage so many of them are isolated. Exit status 1 is then an isolated request that was
+not alone on the engine. `reprise simulate` sizes a fleet from the document of --mix --json.
 """
+
+
+class Unset(int):
+    """A default that nobody chose: it counts as a number, and can be told from the same number given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,14 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"modes to measure, in order, with commas between them (default {','.join(DEFAULT_MODES)})",
     )
     parser.add_argument(
-        "--repeats", type=_integer(1, 100_000), default=16, metavar="N", help="repeats per prompt (default %(default)s)"
+        "--repeats", type=integer(1, 100_000), default=16, metavar="N", help="repeats per prompt (default %(default)s)"
     )
     parser.add_argument(
-        "--tokens", type=_integer(1, 100_000), default=48, metavar="N", help="tokens per answer (default %(default)s)"
+        "--tokens", type=integer(1, 100_000), default=48, metavar="N", help="tokens per answer (default %(default)s)"
     )
     parser.add_argument("--prompts", metavar="FILE", help="prompts, one per line (default: four built in)")
     parser.add_argument(
-        "--temperature", type=_number(0.0, 2.0), default=0.0, metavar="T", help="sampling temperature (default 0)"
+        "--temperature", type=number(0.0, 2.0), default=0.0, metavar="T", help="sampling temperature (default 0)"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="the seed to send (default: none)")
     parser.add_argument(
@@ -52,27 +63,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--concurrency",
-        type=_integer(1, 1024),
+        type=integer(1, 1024),
         default=4,
         metavar="N",
         help="how many repeats are in flight at once (default %(default)s)",
     )
     parser.add_argument(
         "--load",
-        type=_integer(0, 1024),
-        default=8,
+        type=integer(0, 1024),
+        default=Unset(8),
         metavar="N",
         help="other requests kept in flight meanwhile, in standard mode (default %(default)s; 0 = none)",
     )
     parser.add_argument("--api-key", metavar="KEY", help="the server's API key (default: $OPENAI_API_KEY)")
     parser.add_argument(
         "--timeout",
-        type=_number(0.1, 86_400.0),
+        type=number(0.1, 86_400.0),
         default=300.0,
         metavar="SECONDS",
         help="how long one answer may take, its time in the queue included (default %(default)g)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
+    _add_mix(parser.add_argument_group("mixed traffic"))
+
+
+def misplaced(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The options that were given and have no meaning beside, or without, ``--mix``."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    names = _MIX_ONLY if arguments.mix is None else _DIVERGENCE_ONLY
+    return tuple(f"--{name}" for name in names if getattr(arguments, name) != parser.get_default(name))
+
+
+def _add_mix(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--mix",
+        type=percentages,
+        metavar="LIST",
+        help="percentages of isolated requests to measure, in order, with commas between them: 0,5,10,25,50",
+    )
+    group.add_argument(
+        "--seconds",
+        type=number(0.1, 86_400.0),
+        default=60.0,
+        metavar="S",
+        help="how long each percentage is measured (default %(default)g)",
+    )
+    group.add_argument(
+        "--warmup",
+        type=number(0.0, 3_600.0),
+        default=5.0,
+        metavar="S",
+        help="how long each percentage runs before that, at least; not counted (default %(default)g)",
+    )
+    group.add_argument(
+        "--calibrate",
+        action=argparse.BooleanOptionalAction,
+        help="measure ordinary traffic of 1, 2, 4 ... clients first, a quarter of --seconds each: `reprise simulate` "
+        "needs it (default: with --json)",
+    )
 
 
 def _modes(text: str) -> tuple[Mode, ...]:
@@ -86,7 +135,15 @@ def _modes(text: str) -> tuple[Mode, ...]:
     return tuple(dict.fromkeys(map(Mode, names)))
 
 
-def _integer(low: int, high: int) -> Callable[[str], int]:
+def percentages(text: str) -> tuple[float, ...]:
+    """Percentages with commas between them, each once, in the order given. Raises ArgumentTypeError."""
+    read = number(0.0, 100.0)
+    return tuple(dict.fromkeys(read(part.strip()) for part in text.split(",")))
+
+
+def integer(low: int, high: int) -> Callable[[str], int]:
+    """The type of an option that is a whole number from ``low`` to ``high``."""
+
     def read(text: str) -> int:
         try:
             value = int(text)
@@ -99,7 +156,9 @@ def _integer(low: int, high: int) -> Callable[[str], int]:
     return read
 
 
-def _number(low: float, high: float) -> Callable[[str], float]:
+def number(low: float, high: float) -> Callable[[str], float]:
+    """The type of an option that is a number from ``low`` to ``high``."""
+
     def read(text: str) -> float:
         try:
             value = float(text)

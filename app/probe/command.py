@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from app.determinism.mode import Mode
+from app.probe.arguments import misplaced
 from app.probe.document import to_document
 from app.probe.experiment import Experiment, NotMeasurable
+from app.probe.mix_command import run_mix
 from app.probe.report import EXIT_INTERRUPTED, EXIT_NOT_MEASURED, Report, notes, render_tables
 from app.probe.runner import Probe, Watch
 
@@ -24,11 +26,20 @@ _WIDTH_WITHOUT_TERMINAL: Final = 160
 def run(arguments: argparse.Namespace) -> int:
     """Run the probe; the exit status is returned (0 fine, 1 diverged, 2 not measured, 130 interrupted)."""
     try:
+        _refuse_misplaced(arguments)
+        if arguments.mix is not None:
+            return run_mix(arguments, os.environ)
         experiment = Experiment.of(arguments, os.environ)
         return _measure(experiment, as_json=arguments.json)
     except NotMeasurable as exc:
         sys.stderr.write(f"reprise probe: {exc}\n")
         return EXIT_NOT_MEASURED
+
+
+def _refuse_misplaced(arguments: argparse.Namespace) -> None:
+    if unfit := misplaced(arguments):
+        beside = "without" if arguments.mix is None else "beside"
+        raise NotMeasurable(f"{', '.join(unfit)}: no meaning {beside} --mix")
 
 
 def _measure(experiment: Experiment, *, as_json: bool) -> int:

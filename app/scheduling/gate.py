@@ -2,17 +2,27 @@
 
 The rules of this file:
 
-1. `Gate` is a synchronous state machine; nothing in it awaits. The async shell below it only waits for a callback.
+1. `Gate` is a synchronous state machine; nothing in it awaits, and the one thing it asks for is the time. The async
+   shell at its end only waits for a callback.
 2. Shared tickets run beside each other. An exclusive ticket runs alone.
-3. First come, first served within a class. Whoever is admitted is told by ``on_grant``, once.
-4. Phase-fair: an exclusive ticket that waits closes the door behind the shared tickets that run (they drain; nobody
-   joins them), and an exclusive phase that ends lets in every shared ticket that waited meanwhile, before the next
-   exclusive phase. So a shared ticket waits for at most one exclusive phase, and an exclusive one for at most one drain
-   for each exclusive phase before its own.
-5. One drain serves a whole run of exclusive tickets: up to ``exclusive_run`` of them go back to back while shared ones
-   wait, because the drain is what costs. Rule 4 bounds the phase by that number.
-6. A permit belongs to its ticket, never to a task. `release` ends a ticket in any state, and is idempotent; a ticket
+3. First come, first served: among shared tickets always, among exclusive ones within a priority and a caller's cap
+   (`app.scheduling.line`). Whoever is admitted is told by ``on_grant``, once.
+4. Phase-fair. An exclusive ticket that waits closes the door behind the shared tickets that run: they drain, and nobody
+   joins them. An exclusive phase that ends lets in every shared ticket that waited meanwhile.
+5. One drain serves a whole phase, because the drain is what costs: exclusive tickets run back to back. While a shared
+   ticket waits, a phase begins no further ticket once it has lasted ``phase_seconds``, nor when every waiting caller
+   has used up its ``key_seconds``.
+6. Time is shared. After a phase of T seconds the door stays open to shared tickets for T (1 - s) / s seconds, where s
+   is ``exclusive_share``, whoever waits. Exclusive tickets that come meanwhile gather, and one drain serves them all.
+   An engine that nobody uses is not kept idle for it: on an empty one an exclusive ticket runs at once, but such a
+   phase ends with its ticket as soon as a shared one waits, and its time is added to the window that it cut into.
+7. A permit belongs to its ticket, never to a task. `release` ends a ticket in any state, and is idempotent; a ticket
    that was granted and whose owner was cancelled before it noticed is released like any other, so its turn goes on.
+8. Each class's queue is bounded. A ticket that finds it full is refused at once, with the wait that is to be expected.
+
+So a shared ticket waits for one drain and one exclusive phase, at most ``phase_seconds`` and one ticket long. And the
+exclusive ticket that goes next waits for the rest of one window and one drain; no timer is needed for either, because
+only a ticket that comes or goes can change who may run.
 
 Phase-fairness of reader/writer locks: Brandenburg and Anderson, "Spin-Based Reader-Writer Synchronization for
 Multiprocessor Real-Time Systems", Real-Time Systems 46, 2010. Why not a plain writer lock: it either starves one class
@@ -22,162 +32,306 @@ The same gate runs inside vLLM's API server (the guard) and, for replicas withou
 """
 
 import asyncio
-from bisect import bisect_left
-from collections import deque
+import math
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Final
+
+from app.errors import QueueFull, QueueTimeout
+from app.scheduling.line import Line
+from app.scheduling.ticket import Admission, Levels, Ticket
+
+_SMOOTHING: Final = 0.2
+"""Weight of the newest duration in a running mean."""
 
 
-class Admission(StrEnum):
-    """How a request shares the engine."""
+@dataclass(frozen=True, slots=True)
+class GatePolicy:
+    """How a gate shares its replica; times in seconds. Raises ValueError for what could never work.
 
-    SHARED = "shared"
-    EXCLUSIVE = "exclusive"
+    ``exclusive_share``: the most of contended time that exclusive phases get, over 0 up to 1. ``phase_seconds`` and
+    ``key_seconds``: see rule 5. ``most_shared`` and ``most_exclusive``: the most tickets that may wait.
+    """
 
+    exclusive_share: float = 0.5
+    phase_seconds: float = 10.0
+    key_seconds: float = 10.0
+    most_shared: int = 10_000
+    most_exclusive: int = 1_000
 
-class Ticket:
-    """A place in the queue, and after the grant the right to run (the lease)."""
+    def __post_init__(self) -> None:
+        if not 0 < self.exclusive_share <= 1:
+            raise ValueError("exclusive_share must be over 0 and at most 1")
+        if not 0 <= self.phase_seconds < math.inf:
+            raise ValueError("phase_seconds must be a finite number of seconds, 0 or more")
+        if not 0 < self.key_seconds < math.inf:
+            raise ValueError("key_seconds must be a finite number of seconds over 0")
+        for name in ("most_shared", "most_exclusive"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 or more")
 
-    __slots__ = ("_gate", "_on_grant", "_peak", "_sequence", "admission", "granted", "released")
-
-    def __init__(self, gate: "Gate", admission: Admission, on_grant: Callable[[], None]) -> None:
-        self._gate = gate
-        self._on_grant = on_grant
-        self._peak = 0
-        self._sequence = 0
-        self.admission = admission
-        self.granted = False
-        self.released = False
-
-    @property
-    def peak(self) -> int:
-        """Co-resident peak: the most tickets that ran at once while this one did, itself included; 0 = never ran."""
-        if self.granted and not self.released:
-            return self._gate.level_since(self._sequence)
-        return self._peak
-
-    def __repr__(self) -> str:
-        state = "released" if self.released else "granted" if self.granted else "waiting"
-        return f"<Ticket {self.admission} {state} peak={self.peak}>"
+    def window(self, phase: float) -> float:
+        """The seconds that shared tickets get for an exclusive phase of so many."""
+        return phase * (1 - self.exclusive_share) / self.exclusive_share
 
 
 @dataclass(frozen=True, slots=True)
 class GateStatistics:
-    """How a gate is at one moment; counts of tickets."""
+    """How a gate is at one moment: tickets now, totals so far, and what a ticket that came now could expect.
+
+    Times in seconds. ``exclusive_seconds`` is time in exclusive phases, ``drain_seconds`` time from a closed door to
+    the phase behind it, in which shared tickets ran out; ``exclusive_run_seconds`` is how long one exclusive ticket ran
+    lately.
+    """
 
     shared: int
     exclusive: int
     waiting_shared: int
     waiting_exclusive: int
+    phases: int
+    exclusive_admissions: int
+    exclusive_seconds: float
+    drain_seconds: float
+    exclusive_run_seconds: float
+    expected_wait_shared: float
+    expected_wait_exclusive: float
 
 
 class Gate:
-    """Shared/exclusive admission for one replica.
+    """Shared/exclusive admission for one replica. ``clock`` gives monotonic seconds."""
 
-    ``exclusive_run``: the most exclusive tickets that run back to back while shared ones wait (at least 1).
-    """
-
-    def __init__(self, exclusive_run: int = 8) -> None:
-        if exclusive_run < 1:
-            raise ValueError("exclusive_run must be at least 1")
-        self._exclusive_run = exclusive_run
-        # The whole mutable state. Only enqueue, release and _admit touch it.
+    def __init__(self, policy: GatePolicy = GatePolicy(), *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.policy = policy
+        self._clock = clock
+        # The whole mutable state. Only enqueue, release and what they call touch it.
+        self._number = 0
         self._running = 0
-        self._exclusive_runs = False
-        self._run_length = 0
-        self._waiting_shared: deque[Ticket] = deque()
-        self._waiting_exclusive: deque[Ticket] = deque()
-        self._admitted = 0
-        self._levels: list[tuple[int, int]] = []
+        self._levels = Levels()
+        self._waiting_shared: dict[Ticket, None] = {}
+        self._line = Line(policy.key_seconds)
+        self._exclusive: Ticket | None = None
+        self._phase_began: float | None = None
+        self._on_sufferance = False
+        self._closed_at: float | None = None
+        self._open_until = -math.inf
+        # Totals and running means, for people and for estimates.
+        self._phases = 0
+        self._admissions = 0
+        self._exclusive_seconds = 0.0
+        self._drain_seconds = 0.0
+        self._mean_run = 0.0
+        self._mean_drain = 0.0
+        self._mean_phase = 0.0
 
-    def enqueue(self, admission: Admission, on_grant: Callable[[], None]) -> Ticket:
+    def enqueue(
+        self, admission: Admission, on_grant: Callable[[], None], *, key: str = "", priority: int = 0
+    ) -> Ticket:
         """Take a place in the queue; it may be granted at once (look at ``ticket.granted``).
 
         ``on_grant`` is called once when the ticket is granted, from within `enqueue` or another ticket's `release`; it
-        must not raise and must not call the gate.
+        must not raise and must not call the gate. Raises QueueFull where too many wait already.
         """
-        ticket = Ticket(self, admission, on_grant)
-        (self._waiting_exclusive if admission is Admission.EXCLUSIVE else self._waiting_shared).append(ticket)
-        self._admit()
+        now = self._clock()
+        ticket = Ticket(admission, on_grant, self._levels, key, priority, now)
+        self._number += 1
+        ticket.number = self._number
+        if admission is Admission.EXCLUSIVE:
+            self._line.add(ticket)
+        else:
+            self._waiting_shared[ticket] = None
+        self._admit(now)
+        if ticket.granted_at is None:
+            self._refuse_beyond_bounds(ticket, now)
         return ticket
 
     def release(self, ticket: Ticket) -> None:
         """End a ticket, whether it waits or runs. Idempotent."""
-        if ticket.released:
+        if ticket.ended_at is not None:
             return
-        if ticket.granted:
-            ticket._peak = ticket.peak  # noqa: SLF001 - gate and ticket are one unit; the peak freezes here
-            self._running -= 1
-            if ticket.admission is Admission.EXCLUSIVE:
-                self._exclusive_runs = False
-            if self._running == 0:
-                self._levels.clear()
+        now = self._clock()
+        if ticket.granted_at is None:
+            self._leave(ticket)
         else:
-            queue = self._waiting_exclusive if ticket.admission is Admission.EXCLUSIVE else self._waiting_shared
-            queue.remove(ticket)
-        ticket.released = True
-        self._admit()
+            self._running -= 1
+            if ticket is self._exclusive:
+                self._exclusive = None
+                ran = now - ticket.granted_at
+                self._line.charge(ticket.key, ran)
+                self._mean_run = _smoothed(self._mean_run, ran)
+        ticket.end(now)
+        self._admit(now)
+
+    def expected_wait(self, admission: Admission) -> float:
+        """Seconds that a ticket of that class would wait if it came now: an estimate from what ran before."""
+        now = self._clock()
+        runs = max(0.0, self._mean_run - (now - (self._exclusive.granted_at or now))) if self._exclusive else 0.0
+        lasted = 0.0 if self._phase_began is None else now - self._phase_began
+        ahead = len(self._line) * self._mean_run
+        drain = self._mean_drain if self._running and self._exclusive is None else 0.0
+        if admission is Admission.SHARED:
+            if not self._door_closed(now):
+                return 0.0
+            return drain + runs + min(ahead, max(self._mean_run, self.policy.phase_seconds - lasted))
+        if not (self._running or self._waiting_shared):
+            return runs + ahead
+        wait = drain + runs + ahead
+        if self._exclusive is None:
+            wait += max(0.0, self._open_until - now)
+        phases = int((lasted + ahead) / max(self.policy.phase_seconds, self._mean_run, 1e-9))
+        contended = bool(self._waiting_shared) or self._exclusive is None
+        return wait + (phases * (self.policy.window(self._mean_phase) + self._mean_drain) if contended else 0.0)
 
     def statistics(self) -> GateStatistics:
-        """The counts of this moment."""
-        exclusive = int(self._exclusive_runs)
+        """How it is at this moment."""
+        exclusive = int(self._exclusive is not None)
+        now = self._clock()
+        phase = 0.0 if self._phase_began is None else now - self._phase_began
+        draining = 0.0 if self._closed_at is None else now - self._closed_at
         return GateStatistics(
             shared=self._running - exclusive,
             exclusive=exclusive,
             waiting_shared=len(self._waiting_shared),
-            waiting_exclusive=len(self._waiting_exclusive),
+            waiting_exclusive=len(self._line),
+            phases=self._phases,
+            exclusive_admissions=self._admissions,
+            exclusive_seconds=self._exclusive_seconds + phase,
+            drain_seconds=self._drain_seconds + draining,
+            exclusive_run_seconds=self._mean_run,
+            expected_wait_shared=self.expected_wait(Admission.SHARED),
+            expected_wait_exclusive=self.expected_wait(Admission.EXCLUSIVE),
         )
-
-    def level_since(self, sequence: int) -> int:
-        """The most tickets that ran at one time since the admission numbered ``sequence``."""
-        position = bisect_left(self._levels, (sequence, 0))
-        return self._levels[position][1]
 
     def __repr__(self) -> str:
         return f"<Gate {self.statistics()}>"
 
-    def _admit(self) -> None:
+    # The rules.
+
+    def _admit(self, now: float) -> None:
         """Grant whatever the rules allow now."""
-        if self._exclusive_runs:
+        if self._exclusive is not None:
             return
-        if self._waiting_exclusive and not self._shared_turn():
-            if self._running == 0:
-                self._run_length += 1
-                self._exclusive_runs = True
-                self._grant(self._waiting_exclusive.popleft())
-            return
-        self._run_length = 0
-        while self._waiting_shared:
-            self._grant(self._waiting_shared.popleft())
+        if self._phase_began is not None and not self._phase_goes_on(now):
+            self._end_phase(now)
+            self._admit_shared(now)
+        if not self._door_closed(now):
+            self._closed_at = None
+            self._admit_shared(now)
+        elif self._running == 0:
+            self._admit_exclusive(now)
+        elif self._closed_at is None:
+            self._closed_at = now
 
-    def _shared_turn(self) -> bool:
-        """Whether an exclusive phase has just used up its run, with shared tickets waiting for theirs."""
-        return self._run_length >= self._exclusive_run and self._running == 0 and bool(self._waiting_shared)
+    def _phase_goes_on(self, now: float) -> bool:
+        """Rule 5 and the end of rule 6: whether the phase in progress takes another ticket."""
+        if not len(self._line):
+            return False
+        if not self._waiting_shared:
+            return True
+        if self._on_sufferance or self._line.first() is None:
+            return False
+        return now - (self._phase_began or now) < self.policy.phase_seconds
 
-    def _grant(self, ticket: Ticket) -> None:
+    def _door_closed(self, now: float) -> bool:
+        """Whether a shared ticket that comes now must wait."""
+        if self._exclusive is not None or self._phase_began is not None:
+            return True
+        if not len(self._line):
+            return False
+        return now >= self._open_until or not (self._running or self._waiting_shared)
+
+    def _admit_shared(self, now: float) -> None:
+        if self._waiting_shared:
+            admitted, self._waiting_shared = self._waiting_shared, {}
+            for ticket in admitted:
+                self._grant(ticket, now)
+
+    def _admit_exclusive(self, now: float) -> None:
+        if self._phase_began is None:
+            self._phase_began = now
+            self._phases += 1
+            self._on_sufferance = now < self._open_until
+            if self._closed_at is not None:
+                self._drain_seconds += now - self._closed_at
+                self._mean_drain = _smoothed(self._mean_drain, now - self._closed_at)
+                self._closed_at = None
+        if self._line.first() is None:
+            self._line.new_round()
+        ticket = self._line.first()
+        assert ticket is not None  # noqa: S101 - the door is closed only while the line has somebody
+        self._line.remove(ticket)
+        self._exclusive = ticket
+        self._admissions += 1
+        self._grant(ticket, now)
+
+    def _end_phase(self, now: float) -> None:
+        lasted = now - (self._phase_began or now)
+        self._phase_began = None
+        self._open_until = max(self._open_until, now) + self.policy.window(lasted)
+        self._exclusive_seconds += lasted
+        self._mean_phase = _smoothed(self._mean_phase, lasted)
+
+    def _grant(self, ticket: Ticket, now: float) -> None:
         self._running += 1
-        self._admitted += 1
-        ticket.granted = True
-        ticket._sequence = self._admitted  # noqa: SLF001 - gate and ticket are one unit
-        # Levels fall from left to right: an entry that a later one reaches or tops can never be a maximum again.
-        while self._levels and self._levels[-1][1] <= self._running:
-            self._levels.pop()
-        self._levels.append((self._admitted, self._running))
-        ticket._on_grant()  # noqa: SLF001 - gate and ticket are one unit
+        ticket.granted_at = now
+        ticket.admitted = self._levels.enter(self._running)
+        ticket.on_grant()
 
-    async def acquire(self, admission: Admission) -> Ticket:
-        """Wait for a grant. Cancelled while it waits, or between grant and wake-up, it leaves nothing behind."""
+    def _leave(self, ticket: Ticket) -> None:
+        """Take a waiting ticket out of its queue."""
+        if ticket.admission is Admission.EXCLUSIVE:
+            self._line.remove(ticket)
+        else:
+            del self._waiting_shared[ticket]
+
+    def _refuse_beyond_bounds(self, ticket: Ticket, now: float) -> None:
+        """Rule 8. Looked at after `_admit`, because a ticket that need not wait takes no place in a queue."""
+        exclusive = ticket.admission is Admission.EXCLUSIVE
+        waiting, most = (
+            (len(self._line), self.policy.most_exclusive)
+            if exclusive
+            else (len(self._waiting_shared), self.policy.most_shared)
+        )
+        if waiting <= most:
+            return
+        self._leave(ticket)
+        ticket.end(now)
+        self._admit(now)
+        raise QueueFull(
+            f"{most} {ticket.admission} requests wait for this replica already.",
+            retry_after=self.expected_wait(ticket.admission),
+        )
+
+    # The async shell.
+
+    async def acquire(
+        self, admission: Admission, *, key: str = "", priority: int = 0, patience: float = math.inf
+    ) -> Ticket:
+        """Wait for a grant. Cancelled while it waits, or between grant and wake-up, it leaves nothing behind.
+
+        Raises QueueFull, and QueueTimeout after ``patience`` seconds without a grant.
+        """
         wake = _Wake()
-        ticket = self.enqueue(admission, wake)
-        if not ticket.granted:
-            wake.waiter = asyncio.get_running_loop().create_future()
+        ticket = self.enqueue(admission, wake, key=key, priority=priority)
+        if ticket.granted_at is None:
+            loop = asyncio.get_running_loop()
+            wake.waiter = loop.create_future()
+            timer = loop.call_later(patience, wake.give_up) if patience < math.inf else None
             try:
                 await wake.waiter
             except BaseException:
                 self.release(ticket)
                 raise
+            finally:
+                if timer is not None:
+                    timer.cancel()
+            if ticket.granted_at is None:
+                self.release(ticket)
+                raise QueueTimeout(
+                    f"The request waited {patience:g} s for its {admission} turn on this replica.",
+                    retry_after=self.expected_wait(admission),
+                )
         return ticket
 
     @asynccontextmanager
@@ -199,5 +353,13 @@ class _Wake:
         self.waiter: asyncio.Future[None] | None = None
 
     def __call__(self) -> None:
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Wake the coroutine; whether it was granted it sees from its ticket."""
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
+
+
+def _smoothed(mean: float, value: float) -> float:
+    return value if mean == 0 else mean + _SMOOTHING * (value - mean)

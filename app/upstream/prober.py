@@ -3,9 +3,8 @@
 httpx serves here, on the control plane: one client for a handful of small requests, never for traffic.
 """
 
-import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
 
@@ -15,13 +14,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.determinism.mode import Mitigation
 from app.determinism.posture import Posture, Provision
-from app.upstream.replica import UNKNOWN_POSTURE, Replica, ReplicaStatus
+from app.upstream.replica import UNKNOWN_POSTURE, GateView, Replica, ReplicaStatus
 
 GUARD_KEY_HEADER: Final = "x-determinism-guard-key"
 POSTURE_PATH: Final = "/reprise/posture"
-_log = logging.getLogger(__name__)
+ADMISSIONS_PATH: Final = "/reprise/admissions"
 
-_UNSETTLED_SECONDS: Final = 0.5
 _IN_FLIGHT: Final = frozenset({"vllm:num_requests_running", "vllm:num_requests_waiting"})
 
 
@@ -73,6 +71,17 @@ class Prober:
             return ReplicaStatus(problem=f"{type(exc).__name__}: {exc}".rstrip(": "))
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             return ReplicaStatus(problem=f"its answers are not vLLM's ({type(exc).__name__}: {exc})")
+
+    async def admissions(self, replica: Replica, request_id: str) -> Mapping[str, Any] | None:
+        """What the guard's interval log says of one request; None where it cannot be asked."""
+        try:
+            response = await self._client.get(
+                f"{replica.url}{ADMISSIONS_PATH}", params={"request": request_id}, headers=self._guard_headers()
+            )
+            said = response.json() if response.status_code == httpx.codes.OK else None
+        except (httpx.HTTPError, ValueError):
+            return None
+        return said if isinstance(said, dict) else None
 
     async def in_flight(self, replica: Replica) -> float:
         """Requests that the engine itself counts as running or waiting; infinity when it does not say."""
@@ -151,7 +160,8 @@ class Prober:
             if name in set(Mitigation)
         }
         posture = Posture.from_mapping(said["posture"])
-        return replace(seen, posture=posture, digest=str(said["digest"]), provisions=provisions)
+        gate = GateView.of(said.get("gate"))
+        return replace(seen, posture=posture, digest=str(said["digest"]), provisions=provisions, gate=gate)
 
 
 def _entries(page: Any) -> tuple[Mapping[str, Any], ...]:  # noqa: ANN401 - any JSON
@@ -169,55 +179,3 @@ _OBSERVED: Final = (
     Mitigation.BATCH_INVARIANCE,
     Mitigation.FRAMEWORK_DETERMINISM,
 )
-
-
-class Watchdog:
-    """Keeps the latest status of every replica; one failed probe of a busy replica does not take it out.
-
-    ``failures`` consecutive failed probes do. ``changed`` is called with each replica whose status changed.
-    """
-
-    def __init__(
-        self,
-        replicas: tuple[Replica, ...],
-        prober: Prober,
-        *,
-        interval: float,
-        failures: int,
-        changed: Callable[[Replica, ReplicaStatus], None],
-    ) -> None:
-        self._replicas = replicas
-        self._prober = prober
-        self._interval = interval
-        self._failures = failures
-        self._changed = changed
-        self._failed = dict.fromkeys(replicas, 0)
-        self._known: dict[Replica, ReplicaStatus] = {}
-
-    async def look(self) -> None:
-        """Probe every replica once, at the same time."""
-        async with anyio.create_task_group() as group:
-            for replica in self._replicas:
-                group.start_soon(self._look_at, replica)
-
-    async def run(self) -> None:
-        """Probe for ever; more often while a replica is not yet what it could be."""
-        while True:
-            await self.look()
-            settled = all(status.healthy and status.guard_problem is None for status in self._known.values())
-            await anyio.sleep(self._interval if settled else min(self._interval, _UNSETTLED_SECONDS))
-
-    async def _look_at(self, replica: Replica) -> None:
-        try:
-            status = await self._prober.observe(replica)
-        except Exception as exc:  # noqa: BLE001 - see below; it is logged
-            # The watch must outlive whatever an upstream answers: without it no replica would ever be taken out again.
-            _log.exception("the probe of replica %s failed", replica.name)
-            status = ReplicaStatus(problem=f"its probe failed ({type(exc).__name__})")
-        self._failed[replica] = 0 if status.healthy else self._failed[replica] + 1
-        known = self._known.get(replica)
-        if known is not None and known.healthy and not status.healthy and self._failed[replica] < self._failures:
-            return
-        if status != known:
-            self._known[replica] = status
-            self._changed(replica, status)

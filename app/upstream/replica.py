@@ -32,8 +32,42 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
+class GateView:
+    """The gate of a guarded replica when it was last probed: tickets, totals, and expected waits in seconds."""
+
+    shared: int = 0
+    exclusive: int = 0
+    waiting_shared: int = 0
+    waiting_exclusive: int = 0
+    exclusive_admissions: int = 0
+    exclusive_seconds: float = 0.0
+    drain_seconds: float = 0.0
+    exclusive_run_seconds: float = 0.0
+    expected_wait_shared: float = 0.0
+    expected_wait_exclusive: float = 0.0
+
+    @classmethod
+    def of(cls, said: object) -> "GateView":
+        """From the guard's page; what an older or newer guard does not tell is 0. Raises ValueError for no numbers."""
+        known = said if isinstance(said, Mapping) else {}
+        told = {name: known[name] for name in cls.__slots__ if name in known}
+        if any(isinstance(value, bool) or not isinstance(value, int | float) for value in told.values()):
+            raise ValueError("the gate's statistics are no numbers")
+        return cls(**told)
+
+    @property
+    def exclusive_backlog(self) -> int:
+        """Exclusive tickets that run or wait."""
+        return self.exclusive + self.waiting_exclusive
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """What the last probe saw. ``models`` holds the entries of ``/v1/models`` with every field they came with."""
+    """What the last probe saw. ``models`` holds the entries of ``/v1/models`` with every field they came with.
+
+    A replica that fails its probes is not healthy, and the rest is what was known of it before. ``gate`` changes all
+    the time and is no part of the comparison of two.
+    """
 
     healthy: bool = False
     problem: str = "not probed yet"
@@ -44,11 +78,17 @@ class ReplicaStatus:
     posture: Posture = field(default_factory=Posture)
     digest: str = UNKNOWN_POSTURE
     provisions: Mapping[Mitigation, Provision] = field(default_factory=dict)
+    gate: GateView = field(default_factory=GateView, compare=False)
 
     @property
     def served(self) -> frozenset[str]:
         """The names of the models."""
         return frozenset(str(model["id"]) for model in self.models if "id" in model)
+
+    @property
+    def serial(self) -> bool:
+        """Whether the engine runs one sequence at a time, so that nothing shares a batch whoever else is there."""
+        return self.posture.max_sequences == 1
 
     def provides(self, mitigation: Mitigation) -> Provision:
         """Whether this replica honours a mitigation, with the reason."""

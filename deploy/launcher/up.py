@@ -94,7 +94,9 @@ class Launch:
     def _run(self) -> int:
         began = time.monotonic()
         plan = self._plan()
-        with Supervisor(self._progress, environment=os.environ, directory=self.layout.root) as supervisor:
+        # No load balancer has to notice that a gateway on this machine goes away.
+        environment = {"REPRISE_SHUTDOWN_DELAY": "0", **os.environ}
+        with Supervisor(self._progress, environment=environment, directory=self.layout.root) as supervisor:
             self._install(plan, supervisor)
             if plan.engine is not None:
                 health = f"http://127.0.0.1:{self._options.engine_port}/health"

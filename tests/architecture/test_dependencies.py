@@ -19,6 +19,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 FLOORS = {
     "aiohttp": "3.14.4",  # CVE-2026-128131, quadratic decompression
+    "cryptography": "50.0.0",  # CVE-2026-69247; below 48.0.1 the OpenSSL in its wheels, GHSA-537c-gmf6-5ccf
     "gunicorn": "27.0.0",  # CVE-2026-134820, request smuggling
     "h11": "0.16.0",  # CVE-2025-43859, chunk terminators
     "h2": "4.4.1",  # CVE-2026-71554, several Host headers
@@ -57,8 +58,8 @@ def test_locked_versions_are_above_the_known_holes(lock: Path) -> None:
 def test_declared_floors_are_above_the_known_holes() -> None:
     """Who installs the gateway without the lock file gets no version with a known hole either."""
     declared = {str(canonicalize_name(one.name)): one.specifier for one in map(Requirement, PROJECT["dependencies"])}
-    assert {"h11", "starlette"} <= set(declared)
-    for name in ("h11", "starlette"):
+    assert {"cryptography", "h11", "starlette"} <= set(declared)
+    for name in ("cryptography", "h11", "starlette"):
         floor = next(part.version for part in declared[name] if part.operator == ">=")
         assert Version(floor) >= Version(FLOORS[name]), name
 

@@ -255,13 +255,21 @@ async def test_health_and_documentation(gateway: RunningGateway) -> None:
     assert b"https://" not in docs.replace(b"https://fastapi", b"")
 
 
-async def test_not_ready_without_a_healthy_replica(upstream: ScriptedVllm, tmp_path: Path) -> None:
-    """A replica that fails its probes is out; requests then get a 503 that says why."""
+async def test_the_last_replica_is_asked_although_it_fails_its_probes(upstream: ScriptedVllm, tmp_path: Path) -> None:
+    """The gateway is not ready then and says why, but a request is better tried than turned away."""
     async with running_gateway(tmp_path, upstream.url, probe_failures=1) as gateway:
         upstream.healthy = False
-        while (await gateway.get("/readyz")).status == 200:
+        while (readiness := await gateway.get("/readyz")).status == 200:
             pass
         answer = await gateway.post({"model": "m"})
 
+    assert "/health answered 503" in readiness.json()["replicas"][0]["problem"]
+    assert answer.status == 200
+
+
+async def test_not_ready_before_any_replica_was(tmp_path: Path) -> None:
+    """Of a replica that was never healthy nothing is known, so there is nobody to ask: 503, and when to come back."""
+    async with running_gateway(tmp_path, "http://127.0.0.1:9", wait=False) as gateway:
+        answer = await gateway.post({"model": "m"})
     assert (answer.status, answer.error["code"]) == (503, "not_ready")
-    assert "/health answered 503" in answer.error["message"]
+    assert answer.headers["retry-after"] == "2"

@@ -118,9 +118,13 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def running_gateway(
-    state_dir: Path, *upstreams: str, protocol: type[asyncio.Protocol] = CorkedProtocol, **settings: Any
+    state_dir: Path,
+    *upstreams: str,
+    protocol: type[asyncio.Protocol] = CorkedProtocol,
+    wait: bool = True,
+    **settings: Any,
 ) -> AsyncIterator[RunningGateway]:
-    """Serve a gateway before the upstreams, on the running loop; ready when the block begins."""
+    """Serve a gateway before the upstreams, on the running loop; ready when the block begins if it is to ``wait``."""
     chosen: dict[str, Any] = {"ledger": False, "probe_interval": 0.05, **settings}
     app = create_app(Settings(state_dir=state_dir, upstreams=upstreams, **chosen))
     config = uvicorn.Config(
@@ -139,7 +143,7 @@ async def running_gateway(
     serving = start(server.serve(sockets=[listener]))
     gateway = RunningGateway(listener.getsockname()[1])
     try:
-        while (await gateway.get("/readyz")).status != 200:
+        while wait and (await gateway.get("/readyz")).status != 200:
             assert not serving.done(), "the gateway did not start"
         yield gateway
     finally:

@@ -8,8 +8,9 @@ from typing import Any
 
 import anyio
 
-from app.engine.asgi import BUFFER_LIMIT, App, Message
+from app.engine.asgi import App, Message
 from app.engine.guard import Guard
+from app.engine.options import GuardOptions
 from app.engine.plugin import EXTENSION
 
 KEY = "the-guard-key"
@@ -138,8 +139,7 @@ class Replica:
         self,
         environ: Mapping[str, str] | None = None,
         engine: FakeEngine | None = None,
-        drain_deadline: float = 5.0,
-        buffer_limit: int = BUFFER_LIMIT,
+        **options: Any,
     ) -> None:
         self.engine = engine or FakeEngine([{}])
         self.server = FakeServer()
@@ -152,9 +152,20 @@ class Replica:
         self.app: App = Guard(
             self.server,
             environ={"REPRISE_GUARD_KEY": KEY} if environ is None else environ,
-            drain_deadline=drain_deadline,
-            buffer_limit=buffer_limit,
+            options=GuardOptions(**{"drain_deadline": 5.0, **options}),
         )
+
+    def one_sequence_at_a_time(self) -> None:
+        """As launched with ``--max-num-seqs 1``."""
+        self.state.vllm_config.scheduler_config = SimpleNamespace(max_num_seqs=1)
+
+    async def ask(self, path: str, headers: Mapping[str, str]) -> tuple[int | None, Any]:
+        """GET a page of the guard: its status and content."""
+        path, _, query = path.partition("?")
+        call = self.call(headers, path, method="GET")
+        call.scope["query_string"] = query.encode()
+        await self.serve(call)
+        return call.status, json.loads(call.content)
 
     def call(
         self,

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.engine.asgi import BodyTooLargeError, Inbox, Message, Reporter
-from app.scheduling.gate import Admission, Gate, Ticket
+from app.scheduling.gate import Gate
+from app.scheduling.ticket import Admission, Ticket
 from tests.unit.engine.fakes import DISCONNECT, body, quiet
 
 pytestmark = pytest.mark.anyio
@@ -95,7 +96,7 @@ async def test_a_body_that_was_looked_at_is_still_there() -> None:
     """The whole body, and afterwards every message of it in order, then what comes live."""
     parts = [body(b"one ", more=True), body(b"", more=True), body(b"two"), DISCONNECT]
     inbox = Inbox(taking(list(parts)))
-    assert await inbox.body() == b"one two"
+    assert await inbox.body(5) == b"one two"
     assert [await inbox.receive() for _ in parts] == parts
 
 
@@ -103,7 +104,7 @@ async def test_a_body_that_does_not_come_whole_is_none() -> None:
     """A client that leaves in the middle of it has sent no body, and what it left can still be received."""
     parts = [body(b'{"background":', more=True), DISCONNECT]
     inbox = Inbox(taking(list(parts)))
-    assert await inbox.body() is None
+    assert await inbox.body(5) is None
     assert [await inbox.receive() for _ in parts] == parts
 
 
@@ -111,7 +112,7 @@ async def test_a_body_is_not_looked_at_beyond_the_limit() -> None:
     """Nothing more is read of it then."""
     left = [body(bytes(10), more=True) for _ in range(5)]
     with pytest.raises(BodyTooLargeError):
-        await Inbox(taking(left), limit=25).body()
+        await Inbox(taking(left), limit=25).body(5)
     assert len(left) == 2
 
 

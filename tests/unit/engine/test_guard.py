@@ -1,5 +1,6 @@
 """The guard's gate: who is admitted, when, and that nobody leaves a ticket behind."""
 
+import asyncio
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from app.engine.asgi import Message
 from app.engine.guard import GENERATING_PATHS
+from app.scheduling.gate import GatePolicy
 from tests.unit.engine.fakes import DISCONNECT, EXCLUSIVE, KEY, SHARED, Call, Replica, body, quiet, read
 
 pytestmark = pytest.mark.anyio
@@ -65,25 +67,24 @@ async def test_a_client_that_leaves_the_queue_is_forgotten() -> None:
     assert waiting.sent == []
 
 
-async def test_a_body_that_arrives_while_it_waits_is_handed_on_whole() -> None:
-    """Parts from before, during and after the wait reach the server in order, each once."""
+async def test_a_body_that_arrives_in_parts_is_handed_on_whole() -> None:
+    """Its parts reach the server in order, each once, after a wait too."""
     replica = Replica()
     running, waiting = replica.call(EXCLUSIVE), replica.call(SHARED, data=None)
     async with anyio.create_task_group() as group:
         group.start_soon(replica.serve, running)
         await quiet()
-        waiting.wire.put_nowait(body(b"one ", more=True))
         group.start_soon(replica.serve, waiting)
+        for part in (b"one ", b"two "):
+            waiting.wire.put_nowait(body(part, more=True))
+            await quiet()
+        assert counts(replica) == (0, 1, 0, 0)
+        waiting.wire.put_nowait(body(b"three"))
         await quiet()
-        waiting.wire.put_nowait(body(b"two ", more=True))
-        await quiet()
+        assert counts(replica) == (0, 1, 1, 0)
         running.finish.set()
-        await quiet()
-        waiting.wire.put_nowait(body(b"three ", more=True))
-        await quiet()
-        waiting.wire.put_nowait(body(b"four"))
         waiting.finish.set()
-    assert replica.server.bodies == [b"{}", b"one two three four"]
+    assert replica.server.bodies == [b"{}", b"one two three"]
 
 
 async def test_the_server_still_hears_that_a_client_left() -> None:
@@ -382,23 +383,22 @@ async def test_a_response_that_cannot_be_read_is_refused(data: bytes) -> None:
     assert replica.server.started == []
 
 
-async def test_a_response_too_large_to_be_looked_at_is_refused() -> None:
-    """413, and nothing of it reaches the server; on other paths a large body passes."""
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/completions", "/score"])
+async def test_a_body_that_is_too_large_is_refused(path: str) -> None:
+    """413 on every path, and nothing of it reaches the server or the gate; the connection ends with it."""
     replica = Replica(buffer_limit=10)
-    large = b'{"input":"0123456789"}'
-    refused, passing = replica.call({}, "/v1/responses", data=large), replica.call({}, data=large)
-    refused.finish.set()
-    passing.finish.set()
+    refused = replica.call({}, path, data=b'{"input":"0123456789"}')
     await replica.serve(refused)
-    await replica.serve(passing)
     assert error_of(refused) == (413, "request_too_large")
-    assert replica.server.bodies == [large]
+    assert refused.headers["connection"] == "close"
+    assert replica.server.started == []
 
 
-async def test_a_slow_response_body_holds_no_ticket() -> None:
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/completions", "/score"])
+async def test_a_slow_body_holds_no_ticket(path: str) -> None:
     """It is read before it queues, so a client that never ends it keeps nobody waiting; and it may leave."""
     replica = Replica()
-    slow = replica.call(EXCLUSIVE, "/v1/responses", data=None)
+    slow = replica.call(EXCLUSIVE, path, data=None)
     slow.finish.set()
     slow.wire.put_nowait(body(b"{", more=True))
     async with anyio.create_task_group() as group:
@@ -410,8 +410,18 @@ async def test_a_slow_response_body_holds_no_ticket() -> None:
     assert replica.server.started == []
 
 
+async def test_a_body_that_never_ends_is_refused_in_time() -> None:
+    """408, and nothing reaches the server."""
+    replica = Replica(body_timeout=0.01)
+    slow = replica.call(EXCLUSIVE, data=None)
+    slow.wire.put_nowait(body(b"{", more=True))
+    await replica.serve(slow)
+    assert error_of(slow) == (408, "request_timeout")
+    assert replica.server.started == []
+
+
 async def test_elsewhere_the_field_is_the_servers_business() -> None:
-    """No other path knows it, and their bodies are not read."""
+    """No other path knows it."""
     replica = Replica()
     call = replica.call(EXCLUSIVE, data=b'{"background":true}')
     call.finish.set()
@@ -433,3 +443,182 @@ async def test_a_realtime_session_is_a_shared_request() -> None:
     refused = replica.call({}, "/v1/realtime", kind="websocket", data=None)
     await replica.serve(refused)
     assert [(message["type"], message["code"]) for message in refused.sent] == [("websocket.close", 1008)]
+
+
+async def test_a_full_queue_refuses_with_a_time_to_come_back() -> None:
+    """429 in OpenAI's shape with Retry-After; who waits already is served."""
+    replica = Replica(policy=GatePolicy(most_exclusive=1))
+    running, waiting, refused = (replica.call(EXCLUSIVE) for _ in range(3))
+    async with anyio.create_task_group() as group:
+        for call in (running, waiting):
+            group.start_soon(replica.serve, call)
+            await quiet()
+        await replica.serve(refused)
+        assert error_of(refused) == (429, "queue_full")
+        assert json.loads(refused.content)["error"]["type"] == "rate_limit_error"
+        assert int(refused.headers["retry-after"]) >= 1
+        running.finish.set()
+        waiting.finish.set()
+    assert replica.server.started == [running, waiting]
+
+
+@pytest.mark.parametrize(
+    ("headers", "default"), [({"x-determinism-queue-timeout": "0.01"}, 60.0), ({}, 0.01)], ids=["asked", "default"]
+)
+async def test_a_request_waits_as_long_as_its_gateway_says(headers: dict[str, str], default: float) -> None:
+    """Then it is a 503 with Retry-After, off the queue, and was never run."""
+    replica = Replica(queue_timeout=default)
+    running, waiting = replica.call(EXCLUSIVE), replica.call({**SHARED, **headers})
+    async with anyio.create_task_group() as group:
+        group.start_soon(replica.serve, running)
+        await quiet()
+        await replica.serve(waiting)
+        assert error_of(waiting) == (503, "queue_timeout")
+        assert "retry-after" in waiting.headers
+        assert counts(replica) == (0, 1, 0, 0)
+        running.finish.set()
+    assert replica.server.started == [running]
+
+
+async def test_priority_and_caller_are_the_gateways_word() -> None:
+    """With the guard key they order the queue; without it they are nothing but headers to drop."""
+    replica = Replica(policy=GatePolicy(key_seconds=1e-9))
+    named = {name: {**EXCLUSIVE, "x-determinism-caller": name} for name in "ab"}
+    first, second = replica.call(named["a"]), replica.call(named["a"])
+    other, urgent = replica.call(named["b"]), replica.call({**named["b"], "x-determinism-priority": "-5"})
+    calls = (first, second, other, urgent)
+    async with anyio.create_task_group() as group:
+        for call in calls:
+            group.start_soon(replica.serve, call)
+            await quiet()
+        for call in calls:
+            call.finish.set()
+    assert replica.server.started == [first, urgent, second, other]
+    spoof = replica.call({"x-determinism-priority": "nonsense", "x-determinism-caller": "a", "x-other": "kept"})
+    spoof.finish.set()
+    await replica.serve(spoof)
+    assert spoof.status == 200
+    assert replica.server.scopes[-1]["headers"] == [(b"x-other", b"kept")]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-determinism-priority": "high"},
+        {"x-determinism-priority": "9" * 30},
+        {"x-determinism-queue-timeout": "soon"},
+        {"x-determinism-queue-timeout": "-1"},
+        {"x-determinism-queue-timeout": "nan"},
+    ],
+)
+async def test_a_gateway_that_sends_nonsense_is_told(headers: dict[str, str]) -> None:
+    """400, not a guess."""
+    replica = Replica()
+    call = replica.call({**SHARED, **headers})
+    await replica.serve(call)
+    assert error_of(call) == (400, "invalid_request")
+
+
+@pytest.mark.parametrize("headers", [SHARED, EXCLUSIVE, {}])
+async def test_a_client_that_stops_reading_is_given_up(headers: dict[str, str]) -> None:
+    """A frozen gateway holds the replica no longer than `write_timeout`: its handler is cancelled, the gate freed."""
+    replica = Replica(write_timeout=0.01)
+    call = replica.call(headers)
+    call.finish.set()
+    cancelled = anyio.Event()
+
+    async def stuck(_: Message) -> None:
+        try:
+            await anyio.sleep_forever()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with anyio.fail_after(5):
+        await replica.app(call.scope, call.wire.get, stuck)
+    assert cancelled.is_set()
+    assert counts(replica) == (0, 0, 0, 0)
+
+
+async def test_an_engine_of_one_sequence_admits_one_at_a_time() -> None:
+    """All are alone by construction, in the order of coming, with no drain; a gateway is told the peak of 1."""
+    replica = Replica()
+    replica.one_sequence_at_a_time()
+    replica.engine.unfinished = 0
+    first, second, third = replica.call(SHARED), replica.call({}), replica.call(EXCLUSIVE)
+    async with anyio.create_task_group() as group:
+        for call in (first, second, third):
+            group.start_soon(replica.serve, call)
+            await quiet()
+        assert counts(replica) == (0, 1, 0, 2)
+        for call in (first, second, third):
+            call.finish.set()
+    assert replica.server.started == [first, second, third]
+    assert first.headers["x-determinism-coresident-peak"] == third.headers["x-determinism-coresident-peak"] == "1"
+
+
+async def test_an_engine_of_one_sequence_needs_no_single_api_server() -> None:
+    """With several, each has its own gate, and the engine still runs one sequence at a time."""
+    replica = Replica()
+    replica.one_sequence_at_a_time()
+    replica.state.vllm_config.parallel_config = SimpleNamespace(_api_process_count=4)
+    call = replica.call(EXCLUSIVE)
+    call.finish.set()
+    await replica.serve(call)
+    assert call.status == 200
+
+
+async def test_the_interval_log_tells_who_ran_when() -> None:
+    """Trusted requests by their id, others without; times in order; what runs has no end yet."""
+    replica = Replica()
+    named = replica.call({**EXCLUSIVE, "x-request-id": "r1"})
+    spoof = replica.call({"x-request-id": "r1"})
+    running = replica.call({**SHARED, "x-request-id": "r2"})
+    for call in (named, spoof):
+        call.finish.set()
+        await replica.serve(call)
+    async with anyio.create_task_group() as group:
+        group.start_soon(replica.serve, running)
+        await quiet()
+        status, page = await replica.ask("/reprise/admissions", SHARED)
+        running.finish.set()
+    assert (status, page["first"], page["next"]) == (200, 1, 4)
+    rows = page["admissions"]
+    assert [(row["sequence"], row["request"], row["admission"], row["peak"]) for row in rows] == [
+        (1, "r1", "exclusive", 1),
+        (2, None, "shared", 1),
+        (3, "r2", "shared", 1),
+    ]
+    for row in rows:
+        times = [row[name] for name in ("asked_us", "granted_us", "started_us")]
+        assert times == sorted(times)
+        assert row["epoch"] == page["epoch"]
+    assert rows[0]["ended_us"] >= rows[0]["started_us"]
+    assert rows[2]["ended_us"] is None
+    one = (await replica.ask("/reprise/admissions?request=r1", SHARED))[1]["admissions"]
+    assert [row["sequence"] for row in one] == [1]
+    rest = (await replica.ask("/reprise/admissions?after=1&limit=1", SHARED))[1]["admissions"]
+    assert [row["sequence"] for row in rest] == [2]
+
+
+async def test_the_interval_log_is_bounded() -> None:
+    """The oldest go; the numbers tell that they did."""
+    replica = Replica(admissions=2)
+    for _ in range(3):
+        call = replica.call(SHARED)
+        call.finish.set()
+        await replica.serve(call)
+    page = (await replica.ask("/reprise/admissions", SHARED))[1]
+    assert (page["kept"], page["first"], page["next"]) == (2, 2, 4)
+    assert [row["sequence"] for row in page["admissions"]] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("query", "param"), [("after=x", "after"), ("limit=-1", "limit"), ("after=\u0661", "after"), ("since=1", "since")]
+)
+async def test_the_interval_log_names_a_bad_parameter(query: str, param: str) -> None:
+    """400 in OpenAI's shape; and without the guard key nothing is told at all."""
+    replica = Replica()
+    status, page = await replica.ask(f"/reprise/admissions?{query}", SHARED)
+    assert (status, page["error"]["param"]) == (400, param)
+    assert (await replica.ask("/reprise/admissions", {}))[0] == 403

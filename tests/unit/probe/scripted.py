@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 from anyio.lowlevel import checkpoint
 
-from app.scheduling.gate import Admission, Gate
+from app.scheduling.gate import Gate
+from app.scheduling.ticket import Admission
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -10,17 +10,23 @@ from anyio import wait_all_tasks_blocked
 from app.determinism.mode import MODE_MITIGATIONS, Mitigation, Mode
 from app.determinism.plan import OnUnavailable, Plan
 from app.determinism.posture import Posture, Provision
-from app.errors import DeterminismUnavailable, ModelNotFound, NotReady
-from app.scheduling.gate import Admission, GateStatistics
-from app.scheduling.scheduler import Scheduler
+from app.errors import DeterminismUnavailable, ModelNotFound, NotReady, QueueFull, QueueTimeout
+from app.scheduling.gate import Gate, GatePolicy
+from app.scheduling.scheduler import Asking, Queueing, Scheduler
+from app.scheduling.ticket import Admission
 from app.upstream.prober import Prober
-from app.upstream.replica import Replica, ReplicaStatus
+from app.upstream.replica import GateView, Replica, ReplicaStatus
 from tests.support.running import start
 
 pytestmark = pytest.mark.anyio
 
 A, B, C = (Replica.at(f"http://127.0.0.1:{port}") for port in (1, 2, 3))
-IDLE = GateStatistics(shared=0, exclusive=0, waiting_shared=0, waiting_exclusive=0)
+
+
+def is_idle(gate: Gate) -> bool:
+    """Whether nobody runs and nobody waits."""
+    said = gate.statistics()
+    return said.shared == said.exclusive == said.waiting_shared == said.waiting_exclusive == 0
 
 
 class Drain(Prober):
@@ -51,7 +57,7 @@ def status(
 
 def scheduler(*statuses: tuple[Replica, ReplicaStatus], prober: Prober | None = None) -> Scheduler:
     """A scheduler over replicas of which the statuses are known."""
-    made = Scheduler(tuple(r for r, _ in statuses), prober or Drain(), clock=lambda: 0.0, drain_timeout=1)
+    made = Scheduler(tuple(r for r, _ in statuses), prober or Drain(), clock=lambda: 0.0)
     for replica, known in statuses:
         made.update(replica, known)
     return made
@@ -78,9 +84,160 @@ def test_a_plan_with_mitigations_stays_in_one_pool() -> None:
     made = scheduler((A, status(digest="p-1")), (B, status(digest="p-2")), (C, status(digest="p-1")))
     made.slots[A].leases = 5
 
-    assert made.choose(plan(Mode.ISOLATED))[0].replica == C
+    assert made.choose(plan(Mode.SEEDED))[0].replica == C
     made.slots[C].leases = 9
+    assert made.choose(plan(Mode.SEEDED))[0].replica == A
     assert made.choose(plan(Mode.ISOLATED))[0].replica == A
+
+
+def busy(seconds: float, **more: int) -> GateView:
+    """A gate at which an exclusive request would wait so long."""
+    return GateView(expected_wait_exclusive=seconds, **more)
+
+
+def test_exclusive_work_stays_on_the_first_replica_while_its_wait_is_bearable() -> None:
+    """Then the next one takes over; where all are over the border, the shortest wait decides."""
+    made = scheduler((A, status()), (B, status()), (C, status()))
+
+    def chosen(*waits: float) -> Replica:
+        for replica, seconds in zip((A, B, C), waits, strict=True):
+            made.update(replica, replace(status(), gate=busy(seconds)))
+        return made.choose(plan(Mode.ISOLATED))[0].replica
+
+    assert chosen(0, 0, 0) == A
+    assert chosen(30, 0, 0) == A
+    assert chosen(31, 0, 0) == B
+    assert chosen(31, 40, 30.5) == C
+
+
+def test_our_own_exclusive_requests_count_before_the_next_probe() -> None:
+    """What this gateway sent since the last probe is in the estimate."""
+    made = scheduler((A, replace(status(), gate=GateView(exclusive_run_seconds=10.0))), (B, status()))
+    made.slots[A].exclusive = 4
+    assert made.choose(plan(Mode.ISOLATED))[0].replica == B
+
+
+def test_shared_work_avoids_replicas_with_exclusive_work() -> None:
+    """Ours or other gateways', however many leases the others have; where all are disturbed, leases decide."""
+    made = scheduler((A, status()), (B, status()))
+    made.slots[B].leases = 7
+    made.slots[A].exclusive = made.slots[A].leases = 1
+    assert made.choose(plan(Mode.STANDARD))[0].replica == B
+    made.slots[A].exclusive = made.slots[A].leases = 0
+    assert made.choose(plan(Mode.STANDARD))[0].replica == A
+    made.update(A, replace(status(), gate=GateView(waiting_exclusive=1)))
+    assert made.choose(plan(Mode.STANDARD))[0].replica == B
+    made.update(B, replace(status(), gate=GateView(exclusive=1)))
+    assert made.choose(plan(Mode.STANDARD))[0].replica == A
+
+
+def test_an_engine_of_one_sequence_comes_first_for_exclusive_work() -> None:
+    """Nobody is driven out there; of the same pool only if the posture is the same, so both are serial or neither."""
+    serial = replace(status(), posture=Posture(max_sequences=1))
+    made = scheduler((A, status()), (B, serial))
+    assert made.choose(plan(Mode.ISOLATED))[0].replica == B
+
+
+def test_a_replica_with_another_posture_leaves_the_pool_until_it_matches() -> None:
+    """The pool stays with its posture while anybody has it; when nobody has, another posture starts a new epoch."""
+    made = scheduler((A, status(digest="p-1")), (B, status(digest="p-1")))
+    isolated = plan(Mode.ISOLATED)
+
+    def epoch() -> int:
+        pool = made.pool(isolated)
+        assert pool is not None
+        return pool.epoch
+
+    assert made.choose(isolated)[0].replica == A
+    made.update(A, status(digest="p-2"))
+    assert made.choose(isolated)[0].replica == B
+    made.update(A, status(digest="p-1"))
+    assert (made.choose(isolated)[0].replica, epoch()) == (A, 1)
+    made.update(A, status(digest="p-2"))
+    made.update(B, replace(status(digest="p-1"), healthy=False))
+    assert (made.choose(isolated)[0].replica, epoch()) == (A, 2)
+    made.update(B, status(digest="p-1"))
+    assert (made.choose(isolated)[0].replica, epoch()) == (A, 2)
+
+
+def test_a_survey_founds_nothing() -> None:
+    """Looking is not choosing: the pool is founded by the first request alone."""
+    made = scheduler((A, status(digest="p-1")), (B, status({Mitigation.EAGER: False}, digest="p-2")))
+    hardened = plan(Mode.HARDENED)
+    first, second = made.survey(hardened)
+    assert (first.in_pool, second.in_pool) == (True, False)
+    assert second.missing == {Mitigation.EAGER: "eager is off"}
+    made.choose(hardened, establish=False)
+    assert made.pool(hardened) is None
+
+
+def test_the_last_replica_is_never_ejected() -> None:
+    """One that fails its probes is passed over while another is healthy, and tried when none is."""
+    down = replace(status(), healthy=False, problem="gone")
+    made = scheduler((A, down), (B, status()))
+    assert made.choose(plan(Mode.STANDARD))[0].replica == B
+    assert made.ready
+    made.update(B, replace(status(), healthy=False, problem="gone too"))
+    assert made.choose(plan(Mode.ISOLATED))[0].replica == A
+    assert not made.ready
+
+
+def test_retired_is_not_ready_but_serves_on() -> None:
+    """Readiness is for who asks; requests that come all the same are served."""
+    made = scheduler((A, status()))
+    made.retire()
+    assert not made.ready
+    assert made.choose(plan(Mode.STANDARD))[0].replica == A
+
+
+def test_another_replica_is_one_of_the_same_pool() -> None:
+    """A retry of a deterministic request stays in its pool; without another replica there is none."""
+    made = scheduler((A, status(digest="p-1")), (B, status(digest="p-2")))
+    isolated = plan(Mode.ISOLATED)
+    made.choose(isolated)
+    assert made.another(plan(Mode.STANDARD), A)
+    assert not made.another(isolated, A)
+    made.update(B, status(digest="p-1"))
+    assert made.another(isolated, A)
+    assert not scheduler((A, status())).another(plan(Mode.STANDARD), A)
+
+
+async def test_a_replica_that_is_lost_while_a_request_waits() -> None:
+    """503 that says so, with a time to come back; nothing is held."""
+    drain = Drain()
+    made = scheduler((A, status(guarded=False)), prober=drain)
+    task = start(made.lease(plan(Mode.ISOLATED)).__aenter__())
+    await wait_all_tasks_blocked()
+    made.update(A, replace(status(guarded=False), healthy=False, problem="died"))
+    drain.empty.set()
+    with pytest.raises(NotReady, match="lost while the request waited: died") as lost:
+        await task
+    assert lost.value.retry_after_header == b"2"
+    assert is_idle(made.slots[A].gate)
+    assert made.slots[A].leases == made.slots[A].exclusive == 0
+
+
+async def test_a_full_queue_and_an_expired_wait() -> None:
+    """The gateway's own gate is bounded like the guard's; both errors say when to come back."""
+    drain = Drain()
+    made = Scheduler(
+        (A,),
+        drain,
+        clock=lambda: 0.0,
+        policy=GatePolicy(most_exclusive=1),
+        queueing=Queueing(patience=0.01),
+    )
+    made.update(A, status(guarded=False))
+    async with made.lease(plan(Mode.STANDARD)):
+        waiting = start(made.lease(plan(Mode.ISOLATED), Asking("key", 3)).__aenter__())
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull) as full:
+            await made.lease(plan(Mode.ISOLATED)).__aenter__()
+        with pytest.raises(QueueTimeout) as late:
+            await waiting
+    assert full.value.retry_after_header == late.value.retry_after_header == b"1"
+    assert is_idle(made.slots[A].gate)
+    assert made.slots[A].leases == made.slots[A].exclusive == 0
 
 
 def test_posture_comes_first() -> None:
@@ -141,7 +298,7 @@ async def test_hardened_adds_invariance_where_the_posture_has_it() -> None:
 def test_nothing_healthy_and_nothing_served() -> None:
     """No healthy replica is a 503 with each one's problem; an unknown model a 404."""
     with pytest.raises(NotReady, match=r"127\.0\.0\.1:1: not probed yet"):
-        Scheduler((A,), Drain(), clock=lambda: 0.0, drain_timeout=1).choose(plan(Mode.STANDARD))
+        Scheduler((A,), Drain(), clock=lambda: 0.0).choose(plan(Mode.STANDARD))
     with pytest.raises(ModelNotFound, match="'none'"):
         scheduler((A, status())).choose(plan(Mode.STANDARD, model="none"))
 
@@ -192,7 +349,7 @@ async def test_cancelled_at_every_await_under_a_lease(phase: str) -> None:
         gate.release(holder)
 
     assert made.slots[A].leases == 0
-    assert gate.statistics() == IDLE
+    assert is_idle(gate)
 
 
 async def test_an_exclusive_lease_without_a_guard_needs_the_proof() -> None:
@@ -208,4 +365,4 @@ async def test_an_exclusive_lease_without_a_guard_needs_the_proof() -> None:
         assert lease.peak == 1
 
     assert drain.asked == 1
-    assert made.slots[A].gate.statistics() == IDLE
+    assert is_idle(made.slots[A].gate)

@@ -1,14 +1,13 @@
 """What a probe sees, and when a replica is taken out."""
 
-from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
 from app.determinism.mode import Mitigation
-from app.upstream.prober import Prober, Watchdog
-from app.upstream.replica import UNKNOWN_POSTURE, Replica, ReplicaStatus
+from app.upstream.prober import Prober
+from app.upstream.replica import UNKNOWN_POSTURE, GateView, Replica
 
 pytestmark = pytest.mark.anyio
 
@@ -76,11 +75,27 @@ async def test_the_drain_is_proven_by_the_engines_word() -> None:
 async def test_a_guarded_engine() -> None:
     """Posture, digest and provisions are the guard's word."""
     provides = {"eager": {"held": True, "reason": ""}, "from_the_future": {"held": True, "reason": ""}}
-    page = {"posture": {"dtype": "bfloat16"}, "digest": "p-abc", "provides": provides}
+    gate = {"waiting_exclusive": 3, "expected_wait_exclusive": 1.5, "from_the_future": 1}
+    page = {"posture": {"dtype": "bfloat16"}, "digest": "p-abc", "provides": provides, "gate": gate}
     status = await prober(**STOCK, reprise_posture=(200, page)).observe(REPLICA)
 
     assert (status.guarded, status.digest, status.posture.dtype) == (True, "p-abc", "bfloat16")
     assert status.provides(Mitigation.EAGER).held is True
+    assert status.gate == GateView(waiting_exclusive=3, expected_wait_exclusive=1.5)
+
+
+async def test_the_interval_log_of_one_request() -> None:
+    """The guard's answer as it is; None for whatever hinders it."""
+    page = {"epoch": "e-1", "admissions": []}
+    assert await prober(reprise_admissions=(200, page)).admissions(REPLICA, "r") == page
+    hindrances: tuple[tuple[int, Any] | Exception, ...] = (
+        (403, {}),
+        (200, "<html>"),
+        (200, []),
+        httpx.ConnectError("no"),
+    )
+    for hindered in hindrances:
+        assert await prober(reprise_admissions=hindered).admissions(REPLICA, "r") is None
 
 
 @pytest.mark.parametrize(("code", "words"), [(403, "REPRISE_GUARD_KEY"), (503, "not observed"), (500, "500")])
@@ -104,6 +119,10 @@ async def test_a_guard_that_does_not_tell(code: int, words: str) -> None:
         ({"v1_models": (200, {"data": [None]})}, "its answers are not vLLM's"),
         ({"v1_models": (200, {"data": [{"id": "m"}, 3]})}, "its answers are not vLLM's"),
         ({"reprise_posture": (200, [])}, "its answers are not vLLM's"),
+        (
+            {"reprise_posture": (200, {"posture": {}, "digest": "p", "provides": {}, "gate": {"shared": "x"}})},
+            "not vLLM's",
+        ),
         ({"reprise_posture": (200, {"posture": {"eager": "x"}, "digest": "p", "provides": {}})}, "not vLLM's"),
         ({"health": httpx.ConnectError("refused")}, "ConnectError: refused"),
         ({"health": httpx.ReadTimeout("")}, "ReadTimeout"),
@@ -116,45 +135,10 @@ async def test_an_unhealthy_replica_says_why(change: dict[str, Any], problem: st
     assert problem in status.problem
 
 
-async def test_one_failed_probe_does_not_take_a_replica_out() -> None:
-    """Only consecutive failures do; it comes back with the first success, and changes alone are told."""
-    healthy, sick = ReplicaStatus(healthy=True, problem=""), ReplicaStatus(problem="sick")
-    story = [healthy, sick, healthy, sick, sick, sick, healthy, healthy]
-    told = await tell(lambda: story.pop(0), len(story), failures=3)
-    assert told == [healthy, sick, healthy]
-
-
 async def test_two_stock_engines_are_never_one_pool() -> None:
     """What is not known of two replicas may differ, so their digests do."""
     stock = prober(**STOCK)
     assert (await stock.observe(REPLICA)).digest != (await stock.observe(Replica.at("http://127.0.0.1:2"))).digest
-
-
-async def test_the_watch_outlives_a_probe_that_fails() -> None:
-    """Whatever goes wrong in a probe is an unhealthy replica, and the next probe is made."""
-
-    def broken() -> ReplicaStatus:
-        raise RuntimeError("a fault of ours")
-
-    (first,) = await tell(broken, 2, failures=1)
-    assert (first.healthy, first.problem) == (False, "its probe failed (RuntimeError)")
-
-
-async def tell(next_status: Callable[[], ReplicaStatus], probes: int, failures: int) -> list[ReplicaStatus]:
-    """The changes that a watchdog tells over some probes."""
-
-    class Scripted(Prober):
-        async def observe(self, replica: Replica) -> ReplicaStatus:  # noqa: ARG002 - as the parent's
-            return next_status()
-
-    told: list[ReplicaStatus] = []
-    scripted = Scripted(timeout=1, guard_key=None, api_key=None)
-    watchdog = Watchdog(
-        (REPLICA,), scripted, interval=1, failures=failures, changed=lambda _, status: told.append(status)
-    )
-    for _ in range(probes):
-        await watchdog.look()
-    return told
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,131 @@
+"""``POST /v1/determinism/plan``: what would happen to a request, without sending it. FastAPI, off the hot path."""
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header, Request
+from pydantic import BaseModel, Field
+
+from app.determinism.mode import Mitigation
+from app.determinism.plan import read_headers
+from app.errors import RequestTooLarge
+from app.preview import Preview, Previewer
+
+PATH: Final = "/v1/determinism/plan"
+_ANY_OBJECT: Final = {"type": "object", "description": "A body as it would be sent to a generating path."}
+
+
+class PlannedMitigation(BaseModel):
+    """One mitigation of the plan on the replica that would take the request."""
+
+    mitigation: str = Field(examples=["batch_isolation"])
+    available: bool
+    reason: str | None = Field(None, description="Why it is not available, or what it rests on.")
+
+
+class PlannedReplica(BaseModel):
+    """What one replica would be for the request."""
+
+    replica: str
+    posture: str
+    healthy: bool
+    in_pool: bool = Field(description="Whether it is of the pool that serves such requests.")
+    missing: dict[str, str] = Field(description="Mitigations that it lacks, each with the reason.")
+    expected_wait_seconds: float = Field(description="An estimate, from what ran there lately.")
+
+
+class PlannedEdits(BaseModel):
+    """Members of the body that would be changed before the engine gets it; absent means that the caller's stay."""
+
+    changed: list[str] = Field(examples=[["cache_salt", "seed"]])
+    temperature_requested: float | None = Field(description="null: the engine's own default rules.")
+    temperature_effective: float | None
+    seed: int | None
+
+
+class PlanAnswer(BaseModel):
+    """The plan of a request that was not sent."""
+
+    path: str = Field(examples=["/v1/chat/completions"])
+    model: str | None
+    mode: str
+    admission: str = Field(examples=["exclusive"])
+    on_unavailable: str
+    mitigations: list[PlannedMitigation]
+    edits: PlannedEdits
+    posture: str | None = Field(description="The posture of the pool that would serve it.")
+    pool_epoch: int | None = Field(description="How many postures served such requests so far; null: none yet.")
+    replica: str | None = Field(description="The replica that would take it now.")
+    expected_wait_seconds: float | None
+    would_be_served: bool
+    error: dict[str, Any] | None = Field(description="What the caller would get instead, in OpenAI's shape.")
+    replicas: list[PlannedReplica]
+
+
+def build_plan_router(previewer: Previewer, *, max_body_bytes: int) -> APIRouter:
+    """The endpoint. ``max_body_bytes`` bounds a body as on the generating paths."""
+    router = APIRouter(tags=["determinism"])
+
+    @router.post(
+        PATH,
+        summary="What would happen to this request: the plan, the pool, the expected wait. Nothing is sent.",
+        openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _ANY_OBJECT}}}},
+    )
+    async def plan(
+        request: Request,
+        x_determinism_mode: Annotated[str | None, Header()] = None,
+        x_determinism_mitigations: Annotated[str | None, Header()] = None,
+        x_determinism_on_unavailable: Annotated[str | None, Header()] = None,
+    ) -> PlanAnswer:
+        wish = read_headers(x_determinism_mode, x_determinism_mitigations, x_determinism_on_unavailable)
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > max_body_bytes:
+                raise RequestTooLarge(f"The body is over {max_body_bytes} bytes.")
+        return _answer(previewer.look(bytes(body), wish))
+
+    return router
+
+
+def _answer(preview: Preview) -> PlanAnswer:
+    plan, chosen = preview.plan, preview.chosen
+    missing = preview.missing
+    return PlanAnswer(
+        path=preview.path,
+        model=plan.model,
+        mode=plan.mode,
+        admission="exclusive" if plan.exclusive else "shared",
+        on_unavailable=plan.on_unavailable,
+        mitigations=[
+            PlannedMitigation(
+                mitigation=mitigation,
+                available=mitigation not in missing,
+                reason=missing.get(mitigation) or preview.reasons.get(mitigation) or None,
+            )
+            for mitigation in Mitigation
+            if mitigation in plan.mitigations
+        ],
+        edits=PlannedEdits(
+            changed=sorted(preview.changed),
+            temperature_requested=preview.sampling.requested_temperature,
+            temperature_effective=preview.sampling.effective_temperature,
+            seed=preview.sampling.seed,
+        ),
+        posture=chosen.posture if chosen is not None else None,
+        pool_epoch=preview.pool_epoch,
+        replica=chosen.replica.name if chosen is not None else None,
+        expected_wait_seconds=round(chosen.expected_wait, 3) if chosen is not None else None,
+        would_be_served=preview.error is None,
+        error=preview.error.body()["error"] if preview.error is not None else None,
+        replicas=[
+            PlannedReplica(
+                replica=prospect.replica.name,
+                posture=prospect.posture,
+                healthy=prospect.healthy,
+                in_pool=prospect.in_pool,
+                missing={mitigation.value: reason for mitigation, reason in prospect.missing.items()},
+                expected_wait_seconds=round(prospect.expected_wait, 3),
+            )
+            for prospect in preview.prospects
+        ],
+    )

@@ -1,0 +1,48 @@
+"""Request bodies as the guard looks at them: all of one before it queues, so that no half-sent body holds a ticket."""
+
+import json
+from typing import Final
+
+from app.engine.asgi import BodyTooLargeError, Inbox, Refusal
+
+RESPONSES_PATH: Final = "/v1/responses"
+
+
+class ClientLeftError(Exception):
+    """The client has gone before its body was complete; nobody is left to tell."""
+
+
+async def take_in(inbox: Inbox, path: str, patience: float) -> Refusal | None:
+    """Wait until the whole body is in the inbox; None when it may be served, else why not.
+
+    Raises ClientLeftError, and TimeoutError is never: a body that takes over ``patience`` seconds is a refusal.
+    """
+    try:
+        body = await inbox.body(patience)
+    except BodyTooLargeError:
+        return Refusal(413, "request_too_large", f"the body is over {inbox.limit} bytes")
+    except TimeoutError:
+        return Refusal(408, "request_timeout", f"the body did not arrive within {patience:g} s")
+    if body is None:
+        raise ClientLeftError
+    return _background(body) if path == RESPONSES_PATH else None
+
+
+def _background(body: bytes) -> Refusal | None:
+    """Why a POST to /v1/responses may not be served: it would not end with its handler, or cannot be read.
+
+    vLLM reads the body with the same parser, but takes more than true for true ("yes", 1), so only what is surely false
+    passes, and nothing that cannot be read here.
+    """
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return Refusal(400, "invalid_request", "the body is not JSON, or too deeply nested")
+    # Not `in`: 0 equals False, and what is no object vLLM refuses itself.
+    if not isinstance(content, dict) or content.get("background") is None or content["background"] is False:
+        return None
+    message = (
+        "background must be false or absent: this replica is guarded, and work that goes on after its answer would "
+        "run unseen beside requests that were promised to be alone"
+    )
+    return Refusal(400, "invalid_request", message, param="background")
