@@ -39,6 +39,7 @@ _REQUEST_HEADERS: Final[dict[str, dict[str, Any]]] = {
 }
 
 _ANSWER_HEADERS: Final = {
+    "x-determinism-request": "The gateway's own id, under which /v1/determinism/receipts/{request_id} has the receipt.",
     "x-determinism-mode": "The mode that ruled.",
     "x-determinism-applied": "The mitigations that were applied, comma-separated.",
     "x-determinism-unavailable": "With on_unavailable=report: what could not be honoured, and why.",
@@ -77,14 +78,17 @@ def describe_inference(app: FastAPI) -> None:
 
 def _operation(summary: str, content: str) -> dict[str, Any]:
     properties = {"model": {"type": "string"}, content: {}, "stream": {"type": "boolean"}, "determinism": _DETERMINISM}
+    properties["priority"] = {"type": "integer", "default": 0, "description": "Who runs alone first: the lower number."}
     body = {"type": "object", "required": [content], "additionalProperties": True, "properties": properties}
     headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in _ANSWER_HEADERS.items()}
     failures = {
         "400": "The body, the mode or a mitigation is wrong; the message names the field.",
         "413": "The body is over the limit.",
+        "429": "Too many requests of its class wait for the replica (queue_full); Retry-After says when to come back.",
         "501": "The mode is known by name only.",
         "502": "The replica could not be reached, or broke off before its answer began.",
-        "503": "No replica is ready, or none can honour a mitigation (determinism_unavailable).",
+        "503": "No replica is ready, the wait for a turn was too long (queue_timeout, with Retry-After), or no replica "
+        "can honour a mitigation (determinism_unavailable).",
         "504": "The replica sent nothing in time.",
     }
     errors = {

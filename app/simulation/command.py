@@ -3,14 +3,10 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
+from app.probe.terminal import progress, show
 from app.simulation.fit import fit
 from app.simulation.measured import Measured, NotUsable, read_measured
 from app.simulation.report import SimulationReport, notes, render, to_document
@@ -19,8 +15,6 @@ from app.simulation.sweep import SweepPlan, compare, sweep
 EXIT_FINE: Final = 0
 EXIT_NOT_USABLE: Final = 2
 EXIT_INTERRUPTED: Final = 130
-
-_WIDTH_WITHOUT_TERMINAL: Final = 180
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -36,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sys.stdout.write(json.dumps(to_document(report), indent=2) + "\n")
     else:
-        _print(report)
+        show(render(report), notes(report))
     return EXIT_FINE
 
 
@@ -59,33 +53,8 @@ def _simulate(arguments: argparse.Namespace) -> SimulationReport:
     measured = read_measured(Path(arguments.source))
     plan = plan_of(arguments, measured)
     fitted = fit(measured)
-    with _progress(1 + len(plan.replicas) * len(plan.percentages)) as watch:
+    with progress(1 + len(plan.replicas) * len(plan.percentages)) as watch:
         watch("the measured sweep")
         comparisons = tuple(compare(fitted.engine, measured, plan))
         rows = tuple(sweep(fitted.engine, plan, watch=watch))
     return SimulationReport(arguments.source, measured.model, plan, fitted, comparisons, rows)
-
-
-def _print(report: SimulationReport) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        # A file or a pipe has no width of its own, and a wrapped table is hard to read and to search.
-        console.width = _WIDTH_WITHOUT_TERMINAL
-    for table in render(report):
-        console.print(table)
-    for note in notes(report):
-        console.print(note, markup=False)
-
-
-@contextmanager
-def _progress(steps: int) -> Iterator[Callable[[str], None]]:
-    """One bar, on standard error, and only where that is a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("starting", total=steps, completed=-1)
-
-        def watch(what: str) -> None:
-            progress.update(task, description=what, advance=1)
-
-        yield watch

@@ -68,6 +68,12 @@ def gateway_url(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield url
 
 
+@pytest.fixture
+def unused_port() -> int:
+    """As `free_port`."""
+    return free_port()
+
+
 @contextmanager
 def running(argv: list[str], log: Path, **environment: str) -> Iterator[Callable[[], None]]:
     """Run a program for the time of the block; the yielded check fails with its log's end when it has died."""

@@ -1,5 +1,7 @@
 """The README's tour, pasted: every block marked as part of it runs as it stands against a real engine."""
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -10,32 +12,37 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 BLOCKS = re.findall(r"<!-- tour -->\n```(bash|python)\n(.*?)```", README, re.DOTALL)
 ADDRESS = "http://127.0.0.1:8000"
 
 
-def run(gateway_url: str, language: str, block: str) -> str:
-    """Run a block against the gateway under test and return what it printed."""
+def run(gateway_url: str, folder: Path, language: str, block: str) -> str:
+    """Run a block against the gateway under test, in an empty folder, and return what it printed."""
     assert ADDRESS in block
-    text = block.replace(ADDRESS, gateway_url)
+    text = block.replace(ADDRESS, gateway_url).replace(".venv/bin/reprise", f"{sys.executable} -m app.cli")
     argv = ["bash", "-euo", "pipefail", "-c", text] if language == "bash" else [sys.executable, "-c", text]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False, cwd=folder, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_the_tour(gateway_url: str) -> None:
-    """Isolation by header with its proof, modes in body and suffix, the openai package, and the metrics that moved."""
-    printed = [run(gateway_url, language, block) for language, block in BLOCKS]
+def test_the_tour(gateway_url: str, tmp_path: Path) -> None:
+    """Isolation with its proof, modes in body and suffix, the openai package, metrics, a plan, and a receipt."""
+    printed = [run(gateway_url, tmp_path, language, block) for language, block in BLOCKS]
 
-    assert [language for language, _ in BLOCKS] == ["bash", "bash", "python", "bash"]
+    assert [language for language, _ in BLOCKS] == ["bash", "bash", "python", "bash", "bash", "bash"]
     assert "x-determinism-mode: isolated" in printed[0]
     assert "x-determinism-coresident-peak: 1" in printed[0]
     assert printed[1].count('"text":') == 2
     assert [line.split()[0] for line in printed[2].splitlines()] == ["1", "1", "1"]
     assert "match" in printed[2]
     assert 'mode="isolated",model="smollm2",verdict="match"' in printed[3]
+    assert json.loads(printed[4])["would_be_served"] is True
+    assert printed[5].startswith("valid")
+    assert "co-resident peak 1" in printed[5]
 
 
 def test_the_fingerprint_is_the_posture(gateway_url: str) -> None:

@@ -9,20 +9,11 @@ import pytest
 
 from app.determinism.mode import MODE_MITIGATIONS, Mitigation, Mode
 from tests.support.running import CHAT, RunningGateway, running_gateway, start
-from tests.support.scripted import ScriptedVllm
+from tests.support.scripted import ScriptedVllm, guarded
 
 pytestmark = pytest.mark.anyio
 
 GUARD_KEY = "guard-key-of-this-test"
-
-
-def guarded(upstream: ScriptedVllm, **held: bool) -> None:
-    """Let the upstream look as if the guard ran in it."""
-    provides = {
-        mitigation.value: {"held": held.get(mitigation.value, True), "reason": f"{mitigation} is off"}
-        for mitigation in Mitigation
-    }
-    upstream.guard_answer = (200, {"posture": {"engine_version": "0.32.0"}, "digest": "p-1", "provides": provides})
 
 
 async def test_standard_forwards_the_callers_bytes(gateway: RunningGateway, upstream: ScriptedVllm) -> None:

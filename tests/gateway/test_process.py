@@ -65,7 +65,8 @@ def test_it_stops_when_told(tmp_path: Path, number: signal.Signals) -> None:
         pass
     state = tmp_path / "state"
     argv = [*COMMAND, "serve", "--port", str(port), "--state-dir", str(state)]
-    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+    environment = ENVIRONMENT | {"REPRISE_SHUTDOWN_DELAY": "0"}
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         try:
             assert f"listening on http://127.0.0.1:{port}" in process.stderr.readline()
@@ -99,5 +100,5 @@ def test_the_engine_command_is_shown() -> None:
 def test_help_and_version() -> None:
     """Every command explains itself."""
     assert run("--version").stdout.startswith("reprise ")
-    for command in ("serve", "engine", "probe"):
+    for command in ("serve", "engine", "probe", "simulate", "receipt"):
         assert f"reprise {command}" in run(command, "--help").stdout

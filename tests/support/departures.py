@@ -117,9 +117,9 @@ class Departures:
         self.phases[f"{phase}, {mode}"] = self.phases.get(f"{phase}, {mode}", 0) + clients
 
 
-async def until(look: Callable[[], Awaitable[bool]]) -> None:
+async def until(look: Callable[[], Awaitable[bool]], seconds: float = PATIENCE) -> None:
     """Ask until it is so. Raises TimeoutError."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(seconds):
         while not await look():  # noqa: ASYNC110 - another process gets there; there is nothing to wait on but its word
             await asyncio.sleep(_POLL)
 

@@ -29,6 +29,7 @@ _NEXT: Final = 50
 _QUIET: Final = 6.0
 """Seconds after which no idle connection is kept any more."""
 
+_PATIENCE: Final = 10.0
 _SETTINGS: Final = {"REPRISE_PROBE_INTERVAL": "0.5"}
 
 
@@ -140,10 +141,10 @@ async def _cost(stage: Stage, before: Footprint) -> Cost:
     """What is left once the last client has gone; then the next requests."""
     began = time.monotonic()
     with suppress(TimeoutError):
-        await until(lambda: _sockets(stage, before.sockets))
+        await until(lambda: _sockets(stage, before.sockets), _PATIENCE)
     sockets_after = time.monotonic() - began
     with suppress(TimeoutError):
-        await until(lambda: _few_descriptors(stage, before.descriptors + DESCRIPTORS))
+        await until(lambda: _few_descriptors(stage, before.descriptors + DESCRIPTORS), _PATIENCE)
     return Cost(
         before=before,
         after=_footprint(stage),

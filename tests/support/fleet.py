@@ -125,11 +125,13 @@ def gateway(
     return Member(name, port, argv, folder, {"REPRISE_GUARD_KEY": key, **settings}, ready)
 
 
-def upstream(number: int, folder: Path, key: str, *, stock: bool = False) -> Member:
+def upstream(
+    number: int, folder: Path, key: str, options: Mapping[str, str], *, stock: bool = False, ms: float = 0.0
+) -> Member:
     """A scripted upstream with its log of executions, to which the end of each of its processes is added."""
     name, port = f"upstream-{number}", free_port()
     log = folder / f"{name}.executions"
-    argv = [sys.executable, "-m", "tests.support.guarded", "--port", str(port), "--log", str(log)]
+    argv = [sys.executable, "-m", "tests.support.guarded", "--port", str(port), "--log", str(log), "--ms", str(ms)]
 
     async def ready(member: Member) -> bool:
         return await member.page("/health") is not None
@@ -138,7 +140,7 @@ def upstream(number: int, folder: Path, key: str, *, stock: bool = False) -> Mem
         with log.open("a") as lines:
             lines.write(f"k {time.monotonic_ns()} {pid} - -\n")
 
-    environment = {"REPRISE_GUARD_KEY": key}
+    environment = {"REPRISE_GUARD_KEY": key, **options}
     return Member(name, port, [*argv, *(["--stock"] if stock else [])], folder, environment, ready, ended)
 
 

@@ -1,6 +1,6 @@
 """A scripted vLLM with the real guard around it: for faults and races, never for a claim about an engine.
 
-    python -m tests.support.guarded --port PORT --log FILE [--stock] [--abort-ms MS]
+    python -m tests.support.guarded --port PORT --log FILE [--stock] [--abort-ms MS] [--ms MS]
 
 It is a process of its own that can be killed and started again, or (`serving`) a server on the running loop. What a
 generating request does is told by its own member ``x_script``, see `Script`.
@@ -38,7 +38,7 @@ WORKER = {"engine_version": "0.32.0", "torch_version": "2.13.0", "device": "cpu"
 class Script:
     """What one request asks of the engine.
 
-    ``ms``: how long it takes, None for as long as the client stays; ``pieces``: the events of a stream, of which
+    ``ms``: how long it takes, None for as long as its client stays; ``pieces``: the events of a stream, of which
     ``held`` come at the end of the work and the rest at its beginning; ``pad``: bytes in each.
     """
 
@@ -50,9 +50,9 @@ class Script:
     pad: int = 0
 
     @classmethod
-    def of(cls, members: dict[str, Any], request_id: str) -> "Script":
-        """The script in a body; one that names no id has the request's."""
-        return cls(**{"id": request_id, **(members.get("x_script") or {})})
+    def of(cls, members: dict[str, Any], request_id: str, ms: float) -> "Script":
+        """The script in a body; one that names no id has the request's, one that names no time takes ``ms``."""
+        return cls(**{"id": request_id, "ms": ms, **(members.get("x_script") or {})})
 
 
 @dataclass
@@ -153,8 +153,11 @@ class GuardedVllm:
         *,
         stock: bool = False,
         abort_seconds: float = 0.005,
+        ms: float = 0.0,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
+        self._ms = ms
+        self._steps = 0
         self.engine = Engine(note, abort_seconds)
         parallel = SimpleNamespace(_api_process_count=1, worker_extension_cls=EXTENSION)
         self.state = SimpleNamespace(
@@ -184,12 +187,17 @@ class GuardedVllm:
             case _, "GET", "/v1/models":
                 await send_json(send, 200, {"object": "list", "data": [MODEL]})
             case _, "GET", "/metrics":
-                running = self.engine.get_num_unfinished_requests()
-                text = f"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running {running}.0\n"
                 await _begin(send, b"text/plain")
-                await _write(send, text.encode(), more=False)
+                await _write(send, self._metrics().encode(), more=False)
             case _:
                 await send_json(send, 404, {"detail": "Not Found"})
+
+    def _metrics(self) -> str:
+        """What vLLM's metrics show of its batch; an engine that runs has made a step since anybody looked."""
+        running = self.engine.get_num_unfinished_requests()
+        self._steps += running > 0
+        kinds = "# TYPE vllm:num_requests_running gauge\n# TYPE vllm:generation_tokens_total counter\n"
+        return f"{kinds}vllm:num_requests_running {running}.0\nvllm:generation_tokens_total {self._steps}.0\n"
 
     async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:
         body, more = b"", True
@@ -200,7 +208,7 @@ class GuardedVllm:
             body += message.get("body", b"")
             more = message.get("more_body", False)
         members = json.loads(body)
-        script = Script.of(members, (header(scope, b"x-request-id") or b"unnamed").decode())
+        script = Script.of(members, (header(scope, b"x-request-id") or b"unnamed").decode(), self._ms)
         execution = self.engine.begin(script)
         gone = start(_disconnected(receive))
         try:
@@ -329,11 +337,15 @@ def main() -> None:
     parser.add_argument("--log", type=Path, required=True)
     parser.add_argument("--stock", action="store_true")
     parser.add_argument("--abort-ms", type=float, default=5.0)
+    parser.add_argument("--ms", type=float, default=0.0, help="how long requests without a script take")
     arguments = parser.parse_args()
     # One write per line, at once: a process that is killed has told everything up to then.
     log = os.open(arguments.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     vllm = GuardedVllm(
-        lambda line: os.write(log, line.encode()), stock=arguments.stock, abort_seconds=arguments.abort_ms / 1e3
+        lambda line: os.write(log, line.encode()),
+        stock=arguments.stock,
+        abort_seconds=arguments.abort_ms / 1e3,
+        ms=arguments.ms,
     )
     uvicorn.Server(_config(vllm, arguments.port)).run()
 

@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.determinism.mode import Mitigation
+
 _BROKEN = {
     "garbage": b"NONSENSE\r\n\r\n",
     "short": b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{"id":',
@@ -108,6 +110,8 @@ class ScriptedVllm:
             case "/metrics":
                 text = f"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running {running}.0\n"
                 _unary(writer, text.encode(), kind="text/plain")
+            case _ if path.startswith("/reprise/admissions?request=") and self.guard_answer is not None:
+                _json(writer, self._admissions(path.rpartition("=")[2]))
             case "/reprise/posture" if self.guard_answer is not None:
                 self.probe_headers = headers
                 _json(writer, self.guard_answer[1], self.guard_answer[0])
@@ -170,6 +174,16 @@ class ScriptedVllm:
                 writer.close()
                 raise ConnectionResetError
 
+    def _admissions(self, request_id: str) -> dict[str, Any]:
+        """A guard's interval log, with made-up times."""
+        rows = [
+            {"sequence": number, "request": request_id, "asked_us": 1, "granted_us": 2, "started_us": 3, "ended_us": 4}
+            | {"admission": request.headers["x-determinism-admission"], "peak": request.peak, "epoch": "e-1"}
+            for number, request in enumerate(self.received, 1)
+            if request.headers.get("x-request-id") == request_id
+        ]
+        return {"epoch": "e-1", "started": "2026-01-01T00:00:00+00:00", "kept": 9, "next": 9, "admissions": rows}
+
     def _words(self, request: Received) -> dict[str, str]:
         """What a guard would add to its answer, unless the test says otherwise."""
         if self.word is not None:
@@ -202,6 +216,16 @@ class ScriptedVllm:
                 raise ConnectionResetError
             case "silent":
                 await asyncio.Event().wait()
+
+
+def guarded(upstream: ScriptedVllm, *, digest: str = "p-1", gate: dict[str, Any] | None = None, **held: bool) -> None:
+    """Let the upstream look as if the guard ran in it and held every mitigation but those that are said not to be."""
+    provides = {
+        mitigation.value: {"held": held.get(mitigation.value, True), "reason": f"{mitigation} is off"}
+        for mitigation in Mitigation
+    }
+    posture = {"engine_version": "0.32.0"}
+    upstream.guard_answer = (200, {"posture": posture, "digest": digest, "provides": provides, "gate": gate or {}})
 
 
 def stream_events(text: str) -> list[bytes]:

@@ -26,6 +26,10 @@ GRACE_NANOSECONDS: Final = 10 * 10**9
 _ON_GATEWAYS: Final = ("kill a gateway", "freeze a gateway", "freeze, then kill a gateway")
 _ON_UPSTREAMS: Final = ("kill an upstream", "stop an upstream")
 
+_HABITS: Final = Habits(flood=0.001)
+_UPSTREAMS_PATIENCE: Final = {"REPRISE_WRITE_TIMEOUT": "0.5"}
+"""Shorter than many a gateway is frozen, so that the guard gives up answers that nobody takes."""
+
 _LOOK = 0.25
 _SAY = 5.0
 
@@ -171,7 +175,9 @@ async def _until_enough(faults: Faults, *, wanted: int, rounds: int, done: Calla
 async def storm(weather: Weather, folder: Path, say: Say) -> Aftermath:
     """Run one, with its processes' state and logs in ``folder``, and judge it."""
     key, began = secrets.token_hex(16), time.monotonic()
-    upstreams = [upstream(number, folder, key, stock=weather.stock) for number in range(weather.upstreams)]
+    upstreams = [
+        upstream(number, folder, key, _UPSTREAMS_PATIENCE, stock=weather.stock) for number in range(weather.upstreams)
+    ]
     urls = [member.url for member in upstreams]
     gateways = [gateway(n, urls, folder, key, {"REPRISE_PROBE_INTERVAL": "0.2"}) for n in range(weather.gateways)]
     logs = [folder / f"{member.name}.executions" for member in upstreams]
@@ -191,7 +197,7 @@ async def storm(weather: Weather, folder: Path, say: Say) -> Aftermath:
 
 def _visitor(name: str, member: Member, weather: Weather, book: Book) -> Visitor:
     through = member.name.startswith("gateway")
-    return Visitor(name, member.port, Habits(), book, scripted, seed=weather.seed, gateway=through)
+    return Visitor(name, member.port, _HABITS, book, scripted, seed=weather.seed, gateway=through)
 
 
 def _judge(after: Aftermath, logs: list[Path], book: Book) -> None:
@@ -216,7 +222,7 @@ async def leaks(gateways: list[Member], upstreams: list[Member], key: str) -> li
     """What is still held once nobody asks any more: leases of gateways and tickets of guards, in words."""
     deadline = time.monotonic() + PATIENCE
     while True:
-        held = [text for member in gateways for text in _leases(member.name, await member.page("/readyz"))]
+        held = [text for member in gateways for text in await _leases(member)]
         for member in upstreams:
             page = await member.page("/reprise/posture", x_determinism_guard_key=key)
             held += _tickets(member.name, page)
@@ -225,10 +231,15 @@ async def leaks(gateways: list[Member], upstreams: list[Member], key: str) -> li
         await asyncio.sleep(_LOOK)
 
 
-def _leases(name: str, page: Any) -> list[str]:
+async def _leases(member: Member) -> list[str]:
+    """What a gateway's page and its metrics say that it still holds."""
+    page = await member.page("/readyz")
     if not page:
-        return [f"{name} does not answer"]
-    return [f"{name}: {one['leases']} leases on {one['replica']}" for one in page["replicas"] if one["leases"]]
+        return [f"{member.name} does not answer"]
+    counts = [f"{one['leases']} leases on {one['replica']}" for one in page["replicas"] if one["leases"]]
+    lines = (await member.get("/metrics")).body.decode().splitlines()
+    gauges = [line for line in lines if line.startswith("reprise_leases{") and not line.endswith(" 0.0")]
+    return [f"{member.name}: {text}" for text in (*counts, *gauges)]
 
 
 def _tickets(name: str, page: Any) -> list[str]:

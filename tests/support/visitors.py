@@ -15,6 +15,9 @@ from tests.support.running import CHAT, Answer, read_answer, request_bytes
 PATIENCE = 60.0
 """Seconds after which a client that got nothing gives up, which no storm may make one do."""
 
+_FLOOD_PIECES = 64
+_FLOOD_PAD = 2**18
+
 _BREATH = 0.02
 """Seconds before a client that was turned away comes again, with something new."""
 
@@ -24,7 +27,7 @@ class Ask:
     """One request before it is sent.
 
     ``leaves_after``: seconds after which its client leaves, None for one that stays. ``half``: it leaves before it has
-    sent its whole body.
+    sent its whole body. ``flood``: its answer is larger than what sockets hold, so that a frozen gateway stalls it.
     """
 
     id: str
@@ -33,6 +36,7 @@ class Ask:
     leaves_after: float | None = None
     half: bool = False
     ms: float = 0.0
+    flood: bool = False
 
 
 Render: TypeAlias = Callable[[Ask], dict[str, Any]]
@@ -43,8 +47,8 @@ Render: TypeAlias = Callable[[Ask], dict[str, Any]]
 class Book:
     """What all visitors saw; times are nanoseconds of CLOCK_MONOTONIC.
 
-    ``outcomes``: by way and what came. ``sent``: when what went past the gateways was sent, by request. ``gone``: when
-    clients left, as `intervals.begun_for_nobody` takes it.
+    ``outcomes``: by way and what came. ``sent``: when what went through gateways and was answered had been sent, by the
+    request id that its gateway gave it. ``gone``: when clients left, as `intervals.begun_for_nobody` takes it.
     ``answered``: the requests that got a whole answer. ``wrong``: what contradicts a promise, in words.
     """
 
@@ -64,6 +68,7 @@ class Habits:
     leave: float = 0.12
     leave_within: float = 0.03
     half: float = 0.02
+    flood: float = 0.0
     longest_ms: float = 3.0
     left_ms: float = 20.0
     """The most work that is asked for by who leaves: enough that many leave in the middle of it."""
@@ -108,20 +113,20 @@ class Visitor:
             stream=draw.random() < habits.stream,
             leaves_after=draw.uniform(0, habits.leave_within) if leaves else None,
             half=half,
+            flood=draw.random() < habits.flood,
             ms=draw.choice((0.0, draw.uniform(0, habits.left_ms if leaves else habits.longest_ms))),
         )
 
     async def _ask(self, ask: Ask) -> str:
         """Send one request once; what became of it."""
         body = json.dumps(self._render(ask)).encode()
-        request = request_bytes("POST", CHAT, body, {"content-type": "application/json", "x-request-id": ask.id})
+        request = request_bytes("POST", CHAT, body, {"content-type": "application/json"})
         if ask.half:
             self._book.gone[ask.id] = 0
             request = request[: -max(1, len(body) // 2)]
         try:
             reader, writer = await self._connected()
-            if not self._gateway:
-                self._book.sent[ask.id] = time.monotonic_ns()
+            sent = time.monotonic_ns()
             writer.write(request)
             async with asyncio.timeout(PATIENCE if ask.leaves_after is None else ask.leaves_after):
                 answer = await read_answer(reader)
@@ -133,6 +138,8 @@ class Visitor:
         except (OSError, EOFError):
             self._drop()
             return "cut"
+        if self._gateway and "x-request-id" in answer.headers:
+            self._book.sent[answer.headers["x-request-id"]] = sent
         return self._judge(ask, answer)
 
     def _judge(self, ask: Ask, answer: Answer) -> str:
@@ -151,7 +158,7 @@ class Visitor:
     def _check_word(self, ask: Ask, answer: Answer) -> None:
         """An answer that was promised to be alone says so in its header, or at its stream's end."""
         said = answer.headers.get("x-determinism-coresident-peak")
-        if ask.stream:
+        if ask.stream or ask.flood:
             comment = answer.body.rpartition(b"\n: determinism ")[2].partition(b"\n")[0]
             said = str(json.loads(comment).get("coresident_peak")) if comment.startswith(b"{") else None
         if said != "1":
@@ -184,6 +191,8 @@ class Visitor:
 
 def scripted(ask: Ask) -> dict[str, Any]:
     """The body of an ask for the scripted upstream."""
-    script = {"id": ask.id, "exclusive": ask.exclusive, "ms": round(ask.ms, 3), "pieces": 3}
-    body = {"model": "m", "stream": ask.stream, "x_script": script}
+    script: dict[str, Any] = {"id": ask.id, "exclusive": ask.exclusive, "ms": round(ask.ms, 3), "pieces": 3}
+    if ask.flood:
+        script |= {"pieces": _FLOOD_PIECES, "pad": _FLOOD_PAD}
+    body = {"model": "m", "stream": ask.stream or ask.flood, "x_script": script}
     return {**body, "determinism": "isolated"} if ask.exclusive else body

@@ -1,0 +1,108 @@
+"""SIGTERM: readiness off first, new requests still served, streams finished, and what is left ended with an error."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from tests.support.running import CHAT, RunningGateway, request_bytes, start
+from tests.support.scripted import ScriptedVllm
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@asynccontextmanager
+async def gateway_process(
+    state: Path, upstream: ScriptedVllm, **settings: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, RunningGateway]]:
+    """A gateway in a process of its own, ready."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    argv = ["-m", "app.cli", "serve", "--port", str(port), "--upstream", upstream.url, "--state-dir", str(state)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **settings}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *argv, env=environment, stderr=asyncio.subprocess.DEVNULL
+    )
+    gateway = RunningGateway(port)
+    try:
+        while True:
+            assert process.returncode is None
+            try:
+                if (await gateway.get("/readyz")).status == 200:
+                    break
+            except OSError:
+                await anyio.lowlevel.checkpoint()
+        yield process, gateway
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def refuses(gateway: RunningGateway) -> None:
+    """Ask until nobody listens any more."""
+    while True:
+        try:
+            await gateway.get("/healthz")
+        except OSError:
+            return
+
+
+async def test_readiness_turns_off_first_and_streams_finish(upstream: ScriptedVllm, tmp_path: Path) -> None:
+    """While the delay lasts everything goes on; a stream that was under way comes to its end, then the process does."""
+    settings = {"REPRISE_SHUTDOWN_DELAY": "1.5", "REPRISE_SHUTDOWN_GRACE": "20"}
+    async with gateway_process(tmp_path, upstream, **settings) as (process, gateway):
+        with anyio.fail_after(30):
+            stream = start(gateway.post({"model": "m", "stream": True, "x_script": {"hold": 1}}))
+            await upstream.until(1)
+            process.send_signal(signal.SIGTERM)
+            while (readiness := await gateway.get("/readyz")).status == 200:
+                pass
+            assert readiness.json()["retired"] is True
+            assert (await gateway.get("/healthz")).status == 200
+            assert (await gateway.post({"model": "m"})).status == 200
+            assert process.returncode is None
+            await refuses(gateway)
+            upstream.release.set()
+            answer = await stream
+            await process.wait()
+    assert answer.complete
+    assert b"data: [DONE]" in answer.body
+
+
+async def test_what_outlives_the_grace_ends_with_an_error_event(upstream: ScriptedVllm, tmp_path: Path) -> None:
+    """It never looks complete, and the process ends."""
+    settings = {"REPRISE_SHUTDOWN_DELAY": "0", "REPRISE_SHUTDOWN_GRACE": "1"}
+    async with gateway_process(tmp_path, upstream, **settings) as (process, gateway):
+        with anyio.fail_after(30):
+            async with gateway.connection() as (reader, writer):
+                body = b'{"model":"m","stream":true,"x_script":{"do":"stream","events":2,"then":"silent"}}'
+                writer.write(request_bytes("POST", CHAT, body, {}))
+                await reader.readuntil(b"finish_reason")
+                process.send_signal(signal.SIGTERM)
+                said = await reader.read()
+            await process.wait()
+    assert b"shutting down" in said
+    assert b"[DONE]" not in said
+    assert not said.endswith(b"0\r\n\r\n")
+
+
+async def test_a_second_signal_skips_the_delay(upstream: ScriptedVllm, tmp_path: Path) -> None:
+    """Whoever is in a hurry says so twice."""
+    async with gateway_process(tmp_path, upstream, REPRISE_SHUTDOWN_DELAY="600") as (process, gateway):
+        with anyio.fail_after(30):
+            process.send_signal(signal.SIGTERM)
+            while (await gateway.get("/readyz")).status == 200:
+                pass
+            process.send_signal(signal.SIGTERM)
+            await process.wait()
