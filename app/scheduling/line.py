@@ -72,8 +72,7 @@ class Line:
         """A ticket of ``key`` has run for so long."""
         if not self._count or len(self._used) >= _MOST_KEYS:
             self.new_round()
-            if not self._count:
-                return
+            return
         before = self._used.get(key, 0.0)
         self._used[key] = before + seconds
         if before < self._cap <= before + seconds and key in self._waiting:

@@ -143,8 +143,8 @@ class _Run:
                 self._exclusive += inside
         if self._began < self._now <= self._until:
             self._waits[work.admission].append(work.granted - work.asked)
-        self._plan(self._now, _CLIENT, 0)
         self._replan(place)
+        self._send()
 
     def _replan(self, place: int) -> None:
         """Plan the next end of a replica anew; what was planned before is void."""

@@ -120,7 +120,11 @@ class _Tournament:
         self._keys[place] = key
         node = (place + self._leaves) >> 1
         while node:
-            self._winners[node] = self._better(node)
+            winner = self._better(node)
+            if winner == self._winners[node] != place:
+                # Another place wins here as before, so nothing has changed above.
+                return
+            self._winners[node] = winner
             node >>= 1
 
     def _better(self, node: int) -> int:

@@ -14,7 +14,7 @@ from app.simulation.measured import Measured, MeasuredRow
 _REQUESTS: Final = 100_000
 """Requests from which a simulated percentage is exact enough: rates to about one in a thousand."""
 
-_MOST_REQUESTS: Final = 300_000
+_MOST_REQUESTS: Final = 700_000
 """Requests after which it ends although waits may not have settled, so that a sweep takes a minute and not an hour."""
 
 _SPILLS: Final = 4

@@ -9,7 +9,8 @@ again. Then the upstreams' own logs are searched for whatever ran beside an excl
 shares no code with the gate). ``--stock`` leaves the guard away, and shows that what must not be would be found.
 
 With ``--engine-url`` the upstream is a real vLLM with the guard, which is not restarted: its guard's interval log and
-vLLM's own count of running requests are the witnesses (`tests.support.witness`). REPRISE_GUARD_KEY must hold its key.
+vLLM's own count of running requests are the witnesses (`tests.support.witness`). REPRISE_GUARD_KEY must hold its key,
+so start it with one: ``REPRISE_GUARD_KEY=... ./deploy/up``.
 
 Progress goes to standard error, one summary to standard output; the exit is 1 where anything promised was not kept.
 """
@@ -41,7 +42,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--stock", action="store_true", help="without the guard; overlaps are expected then")
     parser.add_argument("--engine-url", help="a real vLLM with the guard on this machine")
     parser.add_argument("--model", default="smollm2", help="what the real vLLM serves")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    if chosen.engine_url is not None and not os.environ.get("REPRISE_GUARD_KEY"):
+        parser.error("--engine-url needs the engine's guard key in REPRISE_GUARD_KEY")
+    return chosen
 
 
 async def run(chosen: argparse.Namespace) -> Aftermath | EngineAftermath:
@@ -68,7 +72,7 @@ async def run(chosen: argparse.Namespace) -> Aftermath | EngineAftermath:
             calm=(2.0, 8.0),
             frozen=(0.2, 3.0),
         )
-        key = os.environ.get("REPRISE_GUARD_KEY", "")
+        key = os.environ["REPRISE_GUARD_KEY"]
         return await engine_storm(gentle, chosen.engine_url, key, chosen.model, Path(folder), _say)
 
 

@@ -127,11 +127,12 @@ async def exodus(clients: int, seed: int, folder: Path, say: Say, *, warming: in
 async def _let_leave(stage: Stage, clients: int, draw: random.Random, left: Departures, say: Say) -> None:
     """In batches, each of one phase and mode, in an order that the seed draws."""
     cells = [(phase, mode) for phase in PHASES for mode in MODES]
+    batch = min(_BATCH, -(-clients // len(cells)))
     done = 0
     while done < clients:
         for phase, mode in draw.sample(cells, len(cells)):
             known = left.total
-            await phase(stage, mode, min(_BATCH, clients - done), draw, left)
+            await phase(stage, mode, min(batch, clients - done), draw, left)
             done += left.total - known
         say(f"{stage.name}: {done:,} of {clients:,} have left")
     await stage.idle()

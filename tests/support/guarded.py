@@ -320,7 +320,10 @@ def _config(vllm: GuardedVllm, port: int) -> uvicorn.Config:
 async def serving(vllm: GuardedVllm) -> AsyncIterator[Serving]:
     """Serve it on a free port of the running loop."""
     config = _config(vllm, 0)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    # The protocol is named because asyncio turns Nagle's delay off for sockets that know that they are TCP's.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(1024)
     server = _Server(config)
     task = start(server.serve(sockets=[listener]))
     try:

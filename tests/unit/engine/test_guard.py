@@ -11,6 +11,7 @@ import pytest
 from app.engine.asgi import Message
 from app.engine.guard import GENERATING_PATHS
 from app.scheduling.gate import GatePolicy
+from tests.support.running import start
 from tests.unit.engine.fakes import DISCONNECT, EXCLUSIVE, KEY, SHARED, Call, Replica, body, quiet, read
 
 pytestmark = pytest.mark.anyio
@@ -159,6 +160,17 @@ async def test_cancellation_at_any_moment_frees_the_gate() -> None:
                 await anyio.lowlevel.checkpoint()
         group.cancel_scope.cancel()
     assert counts(replica) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("headers", [SHARED, EXCLUSIVE])
+async def test_a_cancellation_is_passed_on(headers: dict[str, str]) -> None:
+    """The server that ends a handler must learn that it ended by it; only a stall of our own finding is swallowed."""
+    replica = Replica()
+    task = start(replica.serve(replica.call(headers)))
+    await quiet()
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
 
 
 async def test_exclusive_waits_until_the_engine_is_empty() -> None:
