@@ -66,7 +66,7 @@ class Settings(BaseSettings):
         10.0, gt=0, allow_inf_nan=False, description="Exclusive seconds after which a caller lets the others go first."
     )
     exclusive_spill_seconds: float = Field(
-        30.0, ge=0, description="An expected wait above this sends exclusive requests to another replica of the pool."
+        5.0, ge=0, description="An expected wait above this sends exclusive requests to another replica of the pool."
     )
     queue_shared: int = Field(10_000, ge=0, description="Shared requests that may wait for a replica.")
     queue_exclusive: int = Field(1_000, ge=0, description="Exclusive requests that may wait for a replica.")

@@ -43,7 +43,7 @@ class Queueing:
     """
 
     patience: float = 300.0
-    spill: float = 30.0
+    spill: float = 5.0
     drain_timeout: float = 120.0
     drain_interval: float = 0.02
 

@@ -4,9 +4,10 @@ import argparse
 from typing import Final
 
 from app.probe.arguments import integer, number, percentages
+from app.scheduling.gate import GatePolicy
 
 DEFAULT_REPLICAS: Final = (1, 10, 100, 1000)
-DEFAULT_SPILL: Final = 30.0
+DEFAULT_SPILL: Final = 5.0
 """Seconds, as the gateway's own: see `app.scheduling.scheduler.Queueing`."""
 
 GATES: Final = ("phase-fair", "fifo")
@@ -57,6 +58,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_SPILL,
         metavar="S",
         help="the expected wait over which isolated requests go to another replica (default %(default)g)",
+    )
+    parser.add_argument(
+        "--share",
+        type=number(0.01, 1.0),
+        default=GatePolicy().exclusive_share,
+        metavar="S",
+        help="the most of contended time that exclusive phases get (default %(default)g)",
+    )
+    parser.add_argument(
+        "--phase-seconds",
+        type=number(0.0, 86_400.0),
+        default=GatePolicy().phase_seconds,
+        metavar="S",
+        help="how long an exclusive phase lasts while shared requests wait (default %(default)g)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of the tables")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from app.probe.terminal import progress, show
+from app.scheduling.gate import GatePolicy
 from app.simulation.fit import fit
 from app.simulation.measured import Measured, NotUsable, read_measured
 from app.simulation.report import SimulationReport, notes, render, to_document
@@ -46,6 +47,7 @@ def plan_of(arguments: argparse.Namespace, measured: Measured) -> SweepPlan:
         percentages=percentages,
         gate=arguments.gate,
         spill=arguments.spill,
+        policy=GatePolicy(arguments.share, arguments.phase_seconds),
     )
 
 

@@ -96,7 +96,8 @@ def _comparison(report: SimulationReport) -> Table:
 
 def _fleets(report: SimulationReport) -> Table:
     table = _table(
-        f"fleets, {report.plan.clients} clients per replica (gate: {report.plan.gate}, spill at "
+        f"fleets, {report.plan.clients} clients per replica (gate: {report.plan.gate}, share "
+        f"{report.plan.policy.exclusive_share:g}, phase {report.plan.policy.phase_seconds:g} s, spill at "
         f"{report.plan.spill:g} s)",
         (
             *("replicas", "isolated", "tokens/s", "per\nreplica", "retention"),

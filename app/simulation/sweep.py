@@ -1,11 +1,11 @@
 """The sweep in simulation: the measured one again, to judge the model by, and then fleets of other sizes."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from app.probe.mix_draws import DEFAULT_SEED, mean_tokens
-from app.scheduling.gate import Gate
+from app.scheduling.gate import Gate, GatePolicy
 from app.simulation.engine import EngineModel
 from app.simulation.fifo import FifoLock
 from app.simulation.fleet import MakeLock, Outcome, Scenario, simulate
@@ -23,11 +23,11 @@ _SPILLS: Final = 4
 _LONGEST: Final = 1_800.0
 _WARMUP_PART: Final = 3
 
-LOCKS: Final[dict[str, MakeLock]] = {
-    "phase-fair": lambda clock: Gate(clock=clock),
-    "fifo": lambda _clock: FifoLock(),
+LOCKS: Final[dict[str, Callable[[GatePolicy], MakeLock]]] = {
+    "phase-fair": lambda policy: lambda clock: Gate(policy, clock=clock),
+    "fifo": lambda _policy: lambda _clock: FifoLock(),
 }
-"""What can admit: the product's gate with its default policy, or a plain FIFO reader/writer lock."""
+"""What can admit: the product's gate, or a plain FIFO reader/writer lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class SweepPlan:
     percentages: tuple[float, ...]
     gate: str
     spill: float
+    policy: GatePolicy = field(default_factory=GatePolicy)
     seed: int = DEFAULT_SEED
 
 
@@ -121,7 +122,7 @@ def _scenario(
         percent=percent,
         warmup=length.warmup,
         seconds=length.seconds,
-        make_lock=LOCKS[plan.gate],
+        make_lock=LOCKS[plan.gate](plan.policy),
         spill=plan.spill,
         seed=plan.seed,
     )

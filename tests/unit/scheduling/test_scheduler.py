@@ -105,9 +105,9 @@ def test_exclusive_work_stays_on_the_first_replica_while_its_wait_is_bearable() 
         return made.choose(plan(Mode.ISOLATED))[0].replica
 
     assert chosen(0, 0, 0) == A
-    assert chosen(30, 0, 0) == A
-    assert chosen(31, 0, 0) == B
-    assert chosen(31, 40, 30.5) == C
+    assert chosen(5, 0, 0) == A
+    assert chosen(6, 0, 0) == B
+    assert chosen(6, 9, 5.5) == C
 
 
 def test_our_own_exclusive_requests_count_before_the_next_probe() -> None:

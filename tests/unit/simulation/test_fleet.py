@@ -22,7 +22,7 @@ def scenario(percent: float, *, replicas: int = 1, engine: EngineModel = ENGINE,
         percent=percent,
         warmup=100.0,
         seconds=600.0,
-        make_lock=LOCKS[gate],
+        make_lock=LOCKS[gate](GatePolicy()),
         spill=30.0,
         seed=1,
     )
