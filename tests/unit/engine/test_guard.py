@@ -143,7 +143,7 @@ async def test_a_failing_server_frees_the_gate(headers: dict[str, str]) -> None:
 
 
 async def test_cancellation_at_any_moment_frees_the_gate() -> None:
-    """A guard that is cancelled while it runs, waits, or waits for the engine to be empty leaves nothing."""
+    """Cancelled while it reads, waits, runs, or waits for an empty engine before or after, it leaves nothing."""
     replica = Replica()
     async with anyio.create_task_group() as group:
         for headers in (EXCLUSIVE, SHARED, EXCLUSIVE):
@@ -158,6 +158,27 @@ async def test_cancellation_at_any_moment_frees_the_gate() -> None:
         with anyio.fail_after(1):
             while counts(replica) != (0, 1, 0, 0):
                 await anyio.lowlevel.checkpoint()
+        group.cancel_scope.cancel()
+    assert counts(replica) == (0, 0, 0, 0)
+    replica.engine.unfinished = 0
+    after = replica.call(EXCLUSIVE)
+
+    async def work(*_: object) -> None:
+        replica.engine.unfinished = 1
+
+    replica.server.work = work
+    async with anyio.create_task_group() as group:
+        group.start_soon(replica.serve, after)
+        with anyio.fail_after(1):
+            while after not in replica.server.started or not replica.engine.unfinished:
+                await anyio.lowlevel.checkpoint()
+        assert counts(replica) == (0, 1, 0, 0)
+        group.cancel_scope.cancel()
+    assert counts(replica) == (0, 0, 0, 0)
+    half = replica.call(SHARED, data=None)
+    async with anyio.create_task_group() as group:
+        group.start_soon(replica.serve, half)
+        await quiet()
         group.cancel_scope.cancel()
     assert counts(replica) == (0, 0, 0, 0)
 

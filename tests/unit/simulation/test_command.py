@@ -36,7 +36,7 @@ def test_what_is_not_said_is_as_measured(source: Path) -> None:
     plan = plan_of(parse("--from", str(source)), read_measured(source))
 
     assert (plan.replicas, plan.clients, plan.percentages) == ((1, 10, 100, 1000), 16, (0.0, 10.0))
-    assert (plan.gate, plan.spill) == ("phase-fair", 30.0)
+    assert (plan.gate, plan.spill) == ("phase-fair", 5.0)
 
 
 def test_what_is_said_rules(source: Path) -> None:
