@@ -32,6 +32,7 @@ from app.scheduling.scheduler import Scheduler
 from app.settings import Settings
 from app.state import StateDirectory
 from app.upstream.client import UpstreamClient
+from app.upstream.drain import DrainProof
 from app.upstream.prober import Prober
 from app.upstream.replica import Replica, ReplicaStatus
 from app.upstream.watchdog import Watchdog
@@ -75,9 +76,12 @@ def create_app(settings: Settings) -> Application:
     receipts = Receipts(settings.receipts, wall=time.time)  # noqa: TID251 - a receipt shows when its request finished
     observatory = Observatory(metrics, recorder, receipts, installation_key=state.key, clock=time.monotonic)
     prober = Prober(timeout=settings.probe_timeout, guard_key=guard_key, api_key=api_key)
+    client = UpstreamClient(
+        connect=settings.connect_timeout, first_byte=settings.first_byte_timeout, idle=settings.idle_timeout
+    )
     scheduler = Scheduler(
         settings.replicas,
-        prober,
+        DrainProof(client, timeout=settings.probe_timeout, api_key=api_key),
         clock=time.monotonic,
         policy=settings.gate_policy,
         queueing=settings.queueing,
@@ -105,9 +109,6 @@ def create_app(settings: Settings) -> Application:
         seen=seen,
         changed=changed,
         chance=random.random,
-    )
-    client = UpstreamClient(
-        connect=settings.connect_timeout, first_byte=settings.first_byte_timeout, idle=settings.idle_timeout
     )
     policy = Policy(
         default_mode=settings.default_mode,

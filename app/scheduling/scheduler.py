@@ -26,7 +26,7 @@ from app.scheduling.lease import Lease, applied_of
 from app.scheduling.pools import Pool, Pools
 from app.scheduling.slot import Slot
 from app.scheduling.ticket import Admission, Ticket
-from app.upstream.prober import Prober
+from app.upstream.drain import DrainProof
 from app.upstream.replica import Replica, ReplicaStatus
 
 _LOST_RETRY: Final = 2.0
@@ -83,7 +83,7 @@ class Scheduler:
     def __init__(
         self,
         replicas: tuple[Replica, ...],
-        prober: Prober,
+        proof: DrainProof,
         *,
         clock: Callable[[], float],
         policy: GatePolicy = DEFAULT_POLICY,
@@ -95,7 +95,7 @@ class Scheduler:
         self.by_priority = False
         self.queueing = queueing
         self.retired = False
-        self._prober = prober
+        self._proof = proof
         self.clock = clock
 
     def update(self, replica: Replica, status: ReplicaStatus) -> None:
@@ -196,7 +196,7 @@ class Scheduler:
     async def prove_drained(self, slot: Slot) -> None:
         """Wait until the engine itself shows nothing running. Raises DeterminismUnavailable in the end."""
         deadline, interval = self.queueing.drain_timeout, self.queueing.drain_interval
-        if not await self._prober.drained(slot.replica, deadline=deadline, interval=interval):
+        if not await self._proof.drained(slot.replica, deadline=deadline, interval=interval):
             raise DeterminismUnavailable(
                 f"'{Mitigation.BATCH_ISOLATION}' is unavailable: replica {slot.replica.name} did not run empty within "
                 f"{deadline:g} s; other clients reach it past this gateway.",

@@ -93,15 +93,17 @@ class UpstreamClient:
         for pool in self._pools.values():
             pool.close()
 
-    def send(self, replica: Replica, path: str, headers: Iterable[RawHeader], body: bytes) -> "_Exchange":
-        """POST a body once, and hold the answer until the block ends; a block left early closes the connection.
+    def send(
+        self, replica: Replica, path: str, headers: Iterable[RawHeader], body: bytes, *, method: bytes = b"POST"
+    ) -> "_Exchange":
+        """Send a body once, and hold the answer until the block ends; a block left early closes the connection.
 
         Entering raises UpstreamUnavailable (nothing was sent), UpstreamReset or UpstreamTimeout.
         """
         pool = self._pools.get(replica)
         if pool is None:
             pool = self._pools[replica] = _Pool(replica, self._connect_timeout, asyncio.get_running_loop())
-        head = [b"POST ", pool.prefix, path.encode(), b" HTTP/1.1\r\nhost: ", pool.host, b"\r\n"]
+        head = [method, b" ", pool.prefix, path.encode(), b" HTTP/1.1\r\nhost: ", pool.host, b"\r\n"]
         for name, value in headers:
             head += (name, b": ", value, b"\r\n")
         head += (b"content-length: %d\r\n\r\n" % len(body), body)

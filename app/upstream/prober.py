@@ -8,19 +8,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
 
-import anyio
 import httpx
-from prometheus_client.parser import text_string_to_metric_families
 
 from app.determinism.mode import Mitigation
 from app.determinism.posture import Posture, Provision
+from app.upstream.drain import METRICS_PATH, requests_in_flight
 from app.upstream.replica import UNKNOWN_POSTURE, GateView, Replica, ReplicaStatus
 
 GUARD_KEY_HEADER: Final = "x-determinism-guard-key"
 POSTURE_PATH: Final = "/reprise/posture"
 ADMISSIONS_PATH: Final = "/reprise/admissions"
-
-_IN_FLIGHT: Final = frozenset({"vllm:num_requests_running", "vllm:num_requests_waiting"})
 
 
 class Prober:
@@ -83,29 +80,6 @@ class Prober:
             return None
         return said if isinstance(said, dict) else None
 
-    async def in_flight(self, replica: Replica) -> float:
-        """Requests that the engine itself counts as running or waiting; infinity when it does not say."""
-        try:
-            response = await self._client.get(f"{replica.url}/metrics")
-            samples = [
-                sample.value
-                for family in text_string_to_metric_families(response.text)
-                if family.name in _IN_FLIGHT
-                for sample in family.samples
-            ]
-        except (httpx.HTTPError, ValueError):
-            return math.inf
-        return sum(samples) if samples else math.inf
-
-    async def drained(self, replica: Replica, *, deadline: float, interval: float) -> bool:
-        """Whether the engine ran empty within ``deadline`` s, by its own word; asked every ``interval`` s."""
-        with anyio.move_on_after(deadline):
-            # Another process runs empty; there is nothing here to wait on but its word.
-            while await self.in_flight(replica) != 0:  # noqa: ASYNC110 - see above
-                await anyio.sleep(interval)
-            return True
-        return False
-
     def _guard_headers(self) -> dict[str, str]:
         return {GUARD_KEY_HEADER: self._guard_key} if self._guard_key else {}
 
@@ -124,7 +98,8 @@ class Prober:
                 "model": models[0].get("root") if models else None,
             }
         )
-        in_flight = await self.in_flight(replica)
+        page = await self._client.get(f"{replica.url}{METRICS_PATH}")
+        in_flight = requests_in_flight(page.text) if page.status_code == httpx.codes.OK else math.inf
         isolation = Provision(
             held=math.isfinite(in_flight),
             reason="the gateway's own gate, with drain proof from /metrics"

@@ -14,7 +14,7 @@ from app.errors import DeterminismUnavailable, ModelNotFound, NotReady, QueueFul
 from app.scheduling.gate import Gate, GatePolicy
 from app.scheduling.scheduler import Asking, Queueing, Scheduler
 from app.scheduling.ticket import Admission
-from app.upstream.prober import Prober
+from app.upstream.drain import DrainProof
 from app.upstream.replica import GateView, Replica, ReplicaStatus
 from tests.support.running import start
 
@@ -29,8 +29,8 @@ def is_idle(gate: Gate) -> bool:
     return said.shared == said.exclusive == said.waiting_shared == said.waiting_exclusive == 0
 
 
-class Drain(Prober):
-    """A prober whose word about the drain is given by the test."""
+class Drain(DrainProof):
+    """A proof whose word about the drain is given by the test."""
 
     def __init__(self) -> None:
         self.empty = asyncio.Event()
@@ -55,9 +55,9 @@ def status(
     )
 
 
-def scheduler(*statuses: tuple[Replica, ReplicaStatus], prober: Prober | None = None) -> Scheduler:
+def scheduler(*statuses: tuple[Replica, ReplicaStatus], proof: DrainProof | None = None) -> Scheduler:
     """A scheduler over replicas of which the statuses are known."""
-    made = Scheduler(tuple(r for r, _ in statuses), prober or Drain(), clock=lambda: 0.0)
+    made = Scheduler(tuple(r for r, _ in statuses), proof or Drain(), clock=lambda: 0.0)
     for replica, known in statuses:
         made.update(replica, known)
     return made
@@ -205,7 +205,7 @@ def test_another_replica_is_one_of_the_same_pool() -> None:
 async def test_a_replica_that_is_lost_while_a_request_waits() -> None:
     """503 that says so, with a time to come back; nothing is held."""
     drain = Drain()
-    made = scheduler((A, status(guarded=False)), prober=drain)
+    made = scheduler((A, status(guarded=False)), proof=drain)
     task = start(made.lease(plan(Mode.ISOLATED)).__aenter__())
     await wait_all_tasks_blocked()
     made.update(A, replace(status(guarded=False), healthy=False, problem="died"))
@@ -328,7 +328,7 @@ def test_priority_is_kept_only_where_every_engine_schedules_by_it() -> None:
 async def test_cancelled_at_every_await_under_a_lease(phase: str) -> None:
     """In the queue of the gateway's gate, in the drain proof and while it is held: nothing stays behind."""
     drain = Drain()
-    made = scheduler((A, status(guarded=False)), prober=drain)
+    made = scheduler((A, status(guarded=False)), proof=drain)
     gate = made.slots[A].gate
     holder = await gate.acquire(Admission.SHARED) if phase == "queued" else None
     if phase == "held":
@@ -357,7 +357,7 @@ async def test_an_exclusive_lease_without_a_guard_needs_the_proof() -> None:
     drain = Drain()
     drain.answer = False
     drain.empty.set()
-    made = scheduler((A, status(guarded=False)), prober=drain)
+    made = scheduler((A, status(guarded=False)), proof=drain)
 
     with pytest.raises(DeterminismUnavailable, match="did not run empty"):
         await made.lease(plan(Mode.ISOLATED)).__aenter__()

@@ -58,20 +58,6 @@ async def test_without_metrics_there_is_no_isolation() -> None:
     assert status.provides(Mitigation.BATCH_ISOLATION).held is False
 
 
-async def test_in_flight_is_running_and_waiting() -> None:
-    """Both count, summed over engines; no answer means that it is not known to be empty."""
-    assert await prober(**STOCK).in_flight(REPLICA) == 3
-    assert await prober(metrics=httpx.ConnectError("no")).in_flight(REPLICA) == float("inf")
-
-
-async def test_the_drain_is_proven_by_the_engines_word() -> None:
-    """Empty now is drained; never empty is not, after the deadline."""
-    assert await prober(metrics=(200, RUNNING.replace("2.0", "0").replace("1.0", "0"))).drained(
-        REPLICA, deadline=5, interval=0
-    )
-    assert not await prober(**STOCK).drained(REPLICA, deadline=0.05, interval=0)
-
-
 async def test_a_guarded_engine() -> None:
     """Posture, digest and provisions are the guard's word."""
     provides = {"eager": {"held": True, "reason": ""}, "from_the_future": {"held": True, "reason": ""}}
