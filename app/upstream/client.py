@@ -20,6 +20,7 @@ from app.upstream.wire import Connection, RawHeader
 _KEEP_ALIVE_SECONDS: Final = 4.0
 """Below the 5 s after which vLLM's server closes an idle connection, so that we never write into a closing one."""
 
+_SWEEP_SLACK: Final = 0.05
 _DRAIN_SECONDS: Final = 1.0
 
 
@@ -206,4 +207,6 @@ class _Pool:
             if connection.idle_since <= oldest:
                 connection.close()
         self._idle = [connection for connection in self._idle if not connection.closed]
-        self._sweeper = self._loop.call_later(_KEEP_ALIVE_SECONDS, self._sweep) if self._idle else None
+        # The list is in order of idleness. A little late, so that what is due has surely been idle for long enough.
+        due = self._idle[0].idle_since + _KEEP_ALIVE_SECONDS + _SWEEP_SLACK if self._idle else 0.0
+        self._sweeper = self._loop.call_at(due, self._sweep) if self._idle else None

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.upstream.prober import Prober
+from app.upstream.client import UpstreamClient
+from app.upstream.drain import DrainProof
 from app.upstream.replica import Replica
 from tests.support.departures import until
 from tests.support.exodus import exodus
@@ -29,18 +30,19 @@ async def test_clients_that_leave_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 async def test_a_drain_proof_that_is_given_up_costs_no_connection() -> None:
-    """Clients that leave while a stock replica is to run empty do not use up what the prober reaches it by."""
+    """Clients that leave while a stock replica is to run empty do not use up what the gateway reaches it by."""
     vllm = GuardedVllm(lambda _: None, stock=True)
-    async with serving(vllm) as replica, Prober(timeout=5, guard_key=None, api_key=None) as prober:
+    async with serving(vllm) as replica, UpstreamClient(connect=5, first_byte=5, idle=5) as client:
+        proof = DrainProof(client, timeout=5, api_key=None)
         vllm.engine.phantoms = 1
         for number in range(1000):
-            proof = start(prober.drained(Replica.at(replica.url), deadline=30, interval=0.02))
+            proving = start(proof.drained(Replica.at(replica.url), deadline=30, interval=0.02))
             await asyncio.sleep(number % 40 / 10_000)
-            proof.cancel()
+            proving.cancel()
             with suppress(asyncio.CancelledError):
-                await proof
+                await proving
 
         async def none_is_open() -> bool:
             return replica.connections == 0
 
-        await until(none_is_open, seconds=20)  # idle ones are closed after 5 s
+        await until(none_is_open, seconds=20)  # idle ones are closed after 4 s

@@ -39,6 +39,11 @@ class Client:
     watch: Watch
     left_at: int = 0
 
+    async def begun(self) -> None:
+        """Wait until the engine works for it. Raises TimeoutError."""
+        async with asyncio.timeout(PATIENCE):
+            await self.watch.begun.wait()
+
     def leave(self) -> None:
         """Cut the connection. Idempotent."""
         if not self.left_at:
@@ -131,7 +136,7 @@ Phase: TypeAlias = Callable[[Stage, str, int, random.Random, Departures], Awaita
 async def queued(stage: Stage, mode: str, clients: int, _: random.Random, left: Departures) -> None:
     """While they wait for their turn behind an exclusive request; what they asked for must never be sent."""
     async with stage.client("isolated", ms=None) as holder:
-        await holder.watch.begun.wait()
+        await holder.begun()
         async with AsyncExitStack() as stack:
             waiting = [await stack.enter_async_context(stage.client(mode)) for _ in range(clients)]
 
@@ -190,7 +195,7 @@ async def before_the_headers(stage: Stage, mode: str, clients: int, _: random.Ra
 
     async def leave() -> None:
         async with stage.client(mode, stream=False, ms=None) as client:
-            await client.watch.begun.wait()
+            await client.begun()
             await _noticed(client, left)
 
     await _each(leave, mode, clients)
@@ -202,8 +207,9 @@ async def in_the_stream(stage: Stage, mode: str, clients: int, _: random.Random,
 
     async def leave() -> None:
         async with stage.client(mode, ms=None, pieces=3) as client:
-            for _event in range(2):
-                await client.reader.readuntil(b"data: ")
+            async with asyncio.timeout(PATIENCE):
+                for _event in range(2):
+                    await client.reader.readuntil(b"data: ")
             await _noticed(client, left)
 
     await _each(leave, mode, clients)
@@ -216,7 +222,8 @@ async def at_the_end(stage: Stage, mode: str, clients: int, draw: random.Random,
     async def leave() -> None:
         stream = draw.random() < 0.5
         async with stage.client(mode, stream=stream) as client:
-            await client.reader.readuntil(b"[DONE]" if stream else b"\r\n\r\n")
+            async with asyncio.timeout(PATIENCE):
+                await client.reader.readuntil(b"[DONE]" if stream else b"\r\n\r\n")
 
     await _each(leave, mode, clients)
     left.note("at the end", mode, clients)
