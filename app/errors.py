@@ -5,6 +5,7 @@ Foreign exceptions are translated at the border (``raise UpstreamUnavailable(...
 
     RepriseError                     500  server_error           internal_error
     ├── InvalidRequest               400  invalid_request_error  invalid_request
+    │   ├── InvalidReceipt           400                         invalid_receipt
     │   ├── NotFound                 404                         not_found
     │   │   └── ModelNotFound        404                         model_not_found
     │   ├── MethodNotAllowed         405                         method_not_allowed
@@ -76,6 +77,12 @@ class InvalidRequest(RepriseError):
     status = 400
     type = "invalid_request_error"
     code = "invalid_request"
+
+
+class InvalidReceipt(InvalidRequest):
+    """The text is no valid signed receipt. ``param`` is the part that is wrong: file, receipt or signature."""
+
+    code = "invalid_receipt"
 
 
 class NotFound(InvalidRequest):

@@ -6,6 +6,9 @@ import secrets
 from pathlib import Path
 from typing import Final
 
+INSTALLATION_KEY: Final = "installation.key"
+"""The file that holds the installation's key."""
+
 _KEY_BYTES: Final = 32
 
 
@@ -18,7 +21,7 @@ class StateDirectory:
     def __init__(self, path: Path) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.ledger = path / "ledger.sqlite"
-        self._descriptor = os.open(path / "installation.key", os.O_RDWR | os.O_CREAT, 0o600)
+        self._descriptor = os.open(path / INSTALLATION_KEY, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.key = self._read_or_make(path)
@@ -42,5 +45,5 @@ class StateDirectory:
             os.pwrite(self._descriptor, key, 0)
             os.fsync(self._descriptor)
         if len(key) != _KEY_BYTES:
-            raise OSError(f"{path / 'installation.key'} is no key of {_KEY_BYTES} bytes; remove it to have one made")
+            raise OSError(f"{path / INSTALLATION_KEY} is no key of {_KEY_BYTES} bytes; remove it to have one made")
         return key

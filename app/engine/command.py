@@ -1,10 +1,12 @@
 """``reprise engine``: print or become a vLLM with the guard and an engine profile. Standard library only."""
 
 import argparse
+import os
 import sys
 from typing import Final
 
 from app.engine.launch import LaunchError, command, detect_target
+from app.engine.options import GuardOptions
 from app.engine.profile import PROFILES, Target
 
 _AUTO: Final = "auto"
@@ -31,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the command and return 0, or become the engine; 1 with one line where that cannot be done."""
+    try:
+        # The guard would refuse them too, but from deep inside vLLM's start.
+        GuardOptions.read(os.environ)
+    except ValueError as exc:
+        sys.stderr.write(f"reprise engine: {exc}\n")
+        return 1
     launch = command(
         PROFILES[arguments.profile],
         target=detect_target() if arguments.target == _AUTO else Target(arguments.target),

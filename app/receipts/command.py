@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from app.errors import InvalidReceipt
 from app.receipts.arguments import state_directory
 from app.receipts.document import Interval, Receipt
-from app.receipts.signing import KEY_BYTES, MAX_BYTES, InvalidReceipt, Signer, from_base64, to_base64, verify
+from app.receipts.signing import KEY_BYTES, MAX_BYTES, Signer, from_base64, to_base64, verify
+from app.state import INSTALLATION_KEY
 
 EXIT_VALID: Final = 0
 EXIT_INVALID: Final = 1
@@ -93,7 +95,7 @@ def _installation(directory: Path) -> bytes | None:
 
     The file is read without the lock that a running gateway holds on it: it is written once, when it is made.
     """
-    path = directory / "installation.key"
+    path = directory / INSTALLATION_KEY
     try:
         secret = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):

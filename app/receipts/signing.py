@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from pydantic import ValidationError
 
-from app.errors import InvalidRequest
+from app.errors import InvalidReceipt
 from app.receipts.document import ALGORITHM, FORMAT, LARGEST_INTEGER, Receipt, Signature, SignedReceipt, signed_bytes
 
 LABEL: Final = b"reprise-receipt/1 ed25519"
@@ -30,12 +30,6 @@ MAX_BYTES: Final = 1024 * 1024
 """A longer text is no receipt."""
 
 _SHOWN: Final = 40
-
-
-class InvalidReceipt(InvalidRequest):
-    """The text is no valid signed receipt. ``param`` is the part that is wrong: file, receipt or signature."""
-
-    code = "invalid_receipt"
 
 
 @dataclass(frozen=True, slots=True)

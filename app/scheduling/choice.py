@@ -1,9 +1,8 @@
 """Which of several replicas that could all serve a request takes it. Pure: the same rule for gateways and simulation.
 
 Exclusive requests are kept on few replicas, so that the others stay undisturbed: the first in the operator's order
-whose expected wait is bearable takes them, and all gateways agree on that order without a word. Engines that run one
-sequence at a time come first, since there nobody is driven out. Shared requests go where no exclusive one runs or
-waits, and there to the replica with the fewest leases.
+whose expected wait is bearable takes them, and all gateways agree on that order without a word. Shared requests go
+where no exclusive one runs or waits, and there to the replica with the fewest leases.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,15 +18,8 @@ def for_shared(
     return min(candidates, key=lambda each: (disturbed(each), leases(each)))
 
 
-def for_exclusive(
-    candidates: Iterable[Candidate],
-    *,
-    serial: Callable[[Candidate], bool],
-    wait: Callable[[Candidate], float],
-    spill: float,
-) -> Candidate:
+def for_exclusive(candidates: Iterable[Candidate], *, wait: Callable[[Candidate], float], spill: float) -> Candidate:
     """The replica for an exclusive request; ``wait`` and ``spill`` in seconds. Raises ValueError as above."""
-    in_order = sorted(candidates, key=lambda each: not serial(each))
-    waits = [(wait(each), each) for each in in_order]
+    waits = [(wait(each), each) for each in candidates]
     bearable = next((each for seconds, each in waits if seconds <= spill), None)
     return bearable if bearable is not None else min(waits, key=lambda pair: pair[0])[1]

@@ -14,6 +14,7 @@ healthy are tried all the same: the last replica is never ejected.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Final
 
@@ -135,16 +136,12 @@ class Scheduler:
             raise DeterminismUnavailable(_unavailable_text(plan, candidates), param="determinism")
         fit = [slot for slot, missing in candidates if len(missing) == fewest]
         if plan.mitigations:
-            fit = self.pools.members(plan, fit, establish=establish)
+            fit = self._pool(plan, fit, establish=establish)
         if len(fit) == 1:
             slot = fit[0]
         elif plan.exclusive:
-            slot = for_exclusive(
-                fit,
-                serial=lambda each: each.status.serial,
-                wait=lambda each: each.expected_wait(Admission.EXCLUSIVE),
-                spill=self.queueing.spill,
-            )
+            wait = partial(Slot.expected_wait, admission=Admission.EXCLUSIVE)
+            slot = for_exclusive(fit, wait=wait, spill=self.queueing.spill)
         else:
             slot = for_shared(fit, disturbed=lambda each: each.disturbed, leases=lambda each: each.leases)
         return slot, slot.missing(plan)
@@ -155,7 +152,7 @@ class Scheduler:
         admission = Admission.EXCLUSIVE if plan.exclusive else Admission.SHARED
         fewest = min(len(slot.missing(plan)) for slot in serving)
         fit = [slot for slot in serving if len(slot.missing(plan)) == fewest]
-        pool = self.pools.members(plan, fit, establish=False) if plan.mitigations else fit
+        pool = self._pool(plan, fit, establish=False) if plan.mitigations else fit
         return tuple(
             Prospect(
                 slot.replica,
@@ -202,6 +199,16 @@ class Scheduler:
                 f"{deadline:g} s; other clients reach it past this gateway.",
                 param="determinism",
             )
+
+    def _pool(self, plan: Plan, fit: list[Slot], *, establish: bool) -> list[Slot]:
+        """Those of the replicas that fit that are of the plan's pool.
+
+        Where none was founded yet, exclusive requests found theirs on engines that run one sequence at a time, if there
+        are any: nobody is driven out there.
+        """
+        if plan.exclusive:
+            fit = sorted(fit, key=lambda slot: not slot.status.serial)
+        return self.pools.members(plan, fit, establish=establish)
 
     def _serving(self, plan: Plan, without: Replica | None) -> list[Slot]:
         """The replicas that may be asked for the plan's model, in the operator's order, never none."""

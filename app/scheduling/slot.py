@@ -41,8 +41,11 @@ class Slot:
 
     @property
     def disturbed(self) -> bool:
-        """Whether exclusive requests run or wait there, as far as this gateway and the last probe know."""
-        if self.exclusive:
+        """Whether exclusive requests run or wait there, as far as this gateway and the last probe know.
+
+        On an engine of one sequence every request is as good as one.
+        """
+        if self.exclusive or self.status.serial:
             return True
         return self.status.guarded and self.status.gate.exclusive_backlog > 0
 

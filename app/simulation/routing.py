@@ -62,7 +62,6 @@ def choose(loads: Sequence[Load], admission: Admission, expectations: Expectatio
         )
     return for_exclusive(
         places,
-        serial=lambda _place: False,
         wait=lambda place: loads[place].exclusive_wait(expectations),
         spill=expectations.spill,
     )

@@ -97,6 +97,15 @@ def test_the_engine_command_is_shown() -> None:
     assert "s3cret" not in done.stdout + done.stderr
 
 
+def test_a_guard_variable_that_makes_no_sense_is_one_line() -> None:
+    """Before vLLM is started, and naming the variable."""
+    done = run("engine", "--target", "cpu", "--model", "m", REPRISE_EXCLUSIVE_SHARE="2")
+    assert done.returncode == 1
+    assert done.stderr.startswith("reprise engine: exclusive_share must be over 0 and at most 1")
+    assert "REPRISE_EXCLUSIVE_SHARE" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_help_and_version() -> None:
     """Every command explains itself."""
     assert run("--version").stdout.startswith("reprise ")

@@ -13,8 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.errors import InvalidReceipt
 from app.receipts.document import Receipt, canonical, signed_bytes
-from app.receipts.signing import MAX_BYTES, InvalidReceipt, Signer, from_base64, to_base64, verify
+from app.receipts.signing import MAX_BYTES, Signer, from_base64, to_base64, verify
 from tests.unit.receipts.made import INSTALLATION_KEY, STRANGERS_KEY, signed, to_json
 
 OURS = Signer(INSTALLATION_KEY).public_key

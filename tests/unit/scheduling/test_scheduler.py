@@ -132,10 +132,15 @@ def test_shared_work_avoids_replicas_with_exclusive_work() -> None:
 
 
 def test_an_engine_of_one_sequence_comes_first_for_exclusive_work() -> None:
-    """Nobody is driven out there; of the same pool only if the posture is the same, so both are serial or neither."""
-    serial = replace(status(), posture=Posture(max_sequences=1))
-    made = scheduler((A, status()), (B, serial))
+    """Nobody is driven out there, so isolated requests found their pool on it; shared ones go there last."""
+    serial = replace(status(digest="p-2"), posture=Posture(max_sequences=1))
+    made = scheduler((A, status()), (B, serial), (C, replace(serial)))
+    assert [each.in_pool for each in made.survey(plan(Mode.ISOLATED))] == [False, True, True]
     assert made.choose(plan(Mode.ISOLATED))[0].replica == B
+    made.slots[A].leases = 40
+    assert made.choose(plan(Mode.STANDARD))[0].replica == A
+    made.update(A, replace(status(), healthy=False))
+    assert made.choose(plan(Mode.STANDARD))[0].replica == B
 
 
 def test_a_replica_with_another_posture_leaves_the_pool_until_it_matches() -> None:
