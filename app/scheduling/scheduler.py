@@ -15,7 +15,7 @@ healthy are tried all the same: the last replica is never ejected.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final
 
 from app.determinism.mode import Mitigation
@@ -59,6 +59,7 @@ class Asking:
 
 ANYBODY: Final = Asking()
 DEFAULT_POLICY: Final = GatePolicy()
+_NOTHING: Final[Mapping[Mitigation, str]] = MappingProxyType({})
 DEFAULT_QUEUEING: Final = Queueing()
 
 
@@ -130,20 +131,20 @@ class Scheduler:
 
         ``establish``: the choice may found the plan's pool.
         """
-        candidates = [(slot, slot.missing(plan)) for slot in self._serving(plan, without)]
+        serving = self._serving(plan, without)
+        if not plan.mitigations:
+            return _for_shared(serving), _NOTHING
+        candidates = [(slot, slot.missing(plan)) for slot in serving]
         fewest = min(len(missing) for _, missing in candidates)
         if fewest and plan.on_unavailable is OnUnavailable.REJECT:
             raise DeterminismUnavailable(_unavailable_text(plan, candidates), param="determinism")
         fit = [slot for slot, missing in candidates if len(missing) == fewest]
-        if plan.mitigations:
-            fit = self._pool(plan, fit, establish=establish)
-        if len(fit) == 1:
-            slot = fit[0]
-        elif plan.exclusive:
+        pool = self._pool(plan, fit, establish=establish)
+        if plan.exclusive:
             wait = partial(Slot.expected_wait, admission=Admission.EXCLUSIVE)
-            slot = for_exclusive(fit, wait=wait, spill=self.queueing.spill)
+            slot = for_exclusive(pool, wait=wait, spill=self.queueing.spill)
         else:
-            slot = for_shared(fit, disturbed=lambda each: each.disturbed, leases=lambda each: each.leases)
+            slot = _for_shared(pool)
         return slot, slot.missing(plan)
 
     def survey(self, plan: Plan) -> tuple[Prospect, ...]:
@@ -212,7 +213,7 @@ class Scheduler:
 
     def _serving(self, plan: Plan, without: Replica | None) -> list[Slot]:
         """The replicas that may be asked for the plan's model, in the operator's order, never none."""
-        slots = [slot for slot in self.slots.values() if slot.replica != without]
+        slots = [slot for slot in self.slots.values() if slot.replica is not without]
         usable = [slot for slot in slots if slot.status.healthy] or [slot for slot in slots if slot.status.models]
         if not usable:
             problems = "; ".join(f"{slot.replica.name}: {slot.status.problem}" for slot in self.slots.values())
@@ -221,6 +222,12 @@ class Scheduler:
         if not serving:
             raise ModelNotFound(f"The model '{_cut(plan.model)}' does not exist.", param="model")
         return serving
+
+
+def _for_shared(slots: list[Slot]) -> Slot:
+    if len(slots) == 1:
+        return slots[0]
+    return for_shared(slots, exclusive=lambda each: each.exclusive_backlog, leases=lambda each: each.leases)
 
 
 class _Leasing:

@@ -40,14 +40,15 @@ class Slot:
         return {mitigation: provision.reason for mitigation, provision in provisions.items() if not provision.held}
 
     @property
-    def disturbed(self) -> bool:
-        """Whether exclusive requests run or wait there, as far as this gateway and the last probe know.
+    def exclusive_backlog(self) -> int:
+        """Exclusive requests that run or wait there, as far as this gateway and the last probe know.
 
-        On an engine of one sequence every request is as good as one.
+        On an engine of one sequence every request is as good as one, and the next one would be too.
         """
-        if self.exclusive or self.status.serial:
-            return True
-        return self.status.guarded and self.status.gate.exclusive_backlog > 0
+        known = self.status.gate.exclusive_backlog if self.status.guarded else 0
+        if self.status.serial:
+            return 1 + max(known, self.leases)
+        return max(known, self.exclusive)
 
     def gate_view(self) -> GateView:
         """The gate of this replica, be it the guard's at the last probe or the one here."""

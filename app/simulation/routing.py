@@ -16,8 +16,8 @@ from typing import Final
 from app.scheduling.choice import for_exclusive, for_shared
 from app.scheduling.ticket import Admission
 
-_BEHIND_ALL: Final = 1e12
-"""More than any number of leases: what puts a replica with exclusive work behind all without."""
+_BEHIND: Final = 1e6
+"""More than any number of leases: what puts a replica behind all with an exclusive request less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Load:
     def rank(self, admission: Admission, expectations: Expectations) -> float:
         """The lowest of a fleet, and the first of equals, is the rule's choice."""
         if admission is Admission.SHARED:
-            return self.leases + (_BEHIND_ALL if self.exclusive else 0.0)
+            return self.leases + _BEHIND * self.exclusive
         wait = self.exclusive_wait(expectations)
         return 0.0 if wait <= expectations.spill else wait
 
@@ -58,7 +58,7 @@ def choose(loads: Sequence[Load], admission: Admission, expectations: Expectatio
     places = range(len(loads))
     if admission is Admission.SHARED:
         return for_shared(
-            places, disturbed=lambda place: loads[place].exclusive > 0, leases=lambda place: loads[place].leases
+            places, exclusive=lambda place: loads[place].exclusive, leases=lambda place: loads[place].leases
         )
     return for_exclusive(
         places,

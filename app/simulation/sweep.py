@@ -20,6 +20,9 @@ _MOST_REQUESTS: Final = 700_000
 _SPILLS: Final = 4
 """Horizon over spill threshold: queues of isolated work grow up to that threshold, and must be full to be counted."""
 
+_SETTLING: Final = 120.0
+"""Seconds that it takes at the least: where most work is isolated, queues go on growing for some longest waits."""
+
 _LONGEST: Final = 1_800.0
 _WARMUP_PART: Final = 3
 
@@ -80,9 +83,9 @@ class Comparison:
 def horizon(engine: EngineModel, replicas: int, clients: int, spill: float) -> Horizon:
     """How long to simulate so many replicas with ``clients`` each."""
     rate = replicas * engine.throughput(clients, mean_tokens()) / mean_tokens()
-    wanted = max(_REQUESTS / rate, _SPILLS * spill)
-    total = min(wanted, _MOST_REQUESTS / rate, _LONGEST)
-    return Horizon(total / _WARMUP_PART, total - total / _WARMUP_PART, settled=total >= _SPILLS * spill)
+    settling = max(_SPILLS * spill, _SETTLING)
+    total = min(max(_REQUESTS / rate, settling), _MOST_REQUESTS / rate, _LONGEST)
+    return Horizon(total / _WARMUP_PART, total - total / _WARMUP_PART, settled=total >= settling)
 
 
 def compare(engine: EngineModel, measured: Measured, plan: SweepPlan) -> Iterator[Comparison]:

@@ -118,7 +118,7 @@ def test_our_own_exclusive_requests_count_before_the_next_probe() -> None:
 
 
 def test_shared_work_avoids_replicas_with_exclusive_work() -> None:
-    """Ours or other gateways', however many leases the others have; where all are disturbed, leases decide."""
+    """Ours or other gateways', however many leases the others have: the fewest decide, then the fewest leases."""
     made = scheduler((A, status()), (B, status()))
     made.slots[B].leases = 7
     made.slots[A].exclusive = made.slots[A].leases = 1
@@ -129,6 +129,8 @@ def test_shared_work_avoids_replicas_with_exclusive_work() -> None:
     assert made.choose(plan(Mode.STANDARD))[0].replica == B
     made.update(B, replace(status(), gate=GateView(exclusive=1)))
     assert made.choose(plan(Mode.STANDARD))[0].replica == A
+    made.update(A, replace(status(), gate=GateView(exclusive=1, waiting_exclusive=1)))
+    assert made.choose(plan(Mode.STANDARD))[0].replica == B
 
 
 def test_an_engine_of_one_sequence_comes_first_for_exclusive_work() -> None:

@@ -46,7 +46,7 @@ def test_where_all_are_over_the_threshold_the_shortest_wait_wins() -> None:
 
 
 def test_shared_requests_avoid_exclusive_work() -> None:
-    """They spread over the undisturbed replicas; where all are disturbed the fewest leases decide."""
+    """They spread over the replicas that have none."""
     router = Router(3, EXPECTATIONS)
     router.take(EXCLUSIVE)
 
