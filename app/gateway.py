@@ -28,7 +28,7 @@ from app.headers import (
 )
 from app.observation.exchange import Done, Exchange, Observatory
 from app.reply import Header, Reply
-from app.scheduling.lease import Lease
+from app.scheduling.lease import ERRORS, Lease
 from app.scheduling.scheduler import ANYBODY, Asking, Scheduler
 from app.upstream.client import UpstreamClient, UpstreamResponse
 from app.upstream.replica import Replica
@@ -109,21 +109,22 @@ class Gateway:
         self, ready: "_Ready", reply: Reply, exchange: Exchange, without: Replica | None = None
     ) -> Replica | None:
         """Serve the request on one replica; returns a replica that could not be reached while there is another one."""
-        plan = ready.plan
-        async with self._scheduler.lease(plan, ready.asking, without=without) as granted:
-            exchange.leased(granted.replica.name, granted.admission, granted.waited, granted.ticket)
-            headers = self._request_headers(ready, granted)
-            try:
+        leasing = self._scheduler.lease(ready.plan, ready.asking, without=without)
+        try:
+            async with leasing as granted:
+                exchange.leased(granted.replica.name, granted.admission, granted.waited, granted.ticket)
+                headers = self._request_headers(ready, granted)
                 async with self._client.send(granted.replica, ready.call.path, headers, ready.pinned.body) as response:
                     await self._relay(response, granted, ready, reply, exchange)
-            except UpstreamUnavailable:
-                self._suspect(granted.replica)
-                if without is None and self._scheduler.another(plan, granted.replica):
-                    return granted.replica
-                raise
-            except UpstreamReset:
-                self._suspect(granted.replica)
-                raise
+        except UpstreamUnavailable:
+            self._suspect(leasing.replica)
+            if without is None and self._scheduler.another(ready.plan, leasing.replica):
+                exchange.unreached()
+                return leasing.replica
+            raise
+        except UpstreamReset:
+            self._suspect(leasing.replica)
+            raise
         return None
 
     async def _relay(
@@ -131,8 +132,9 @@ class Gateway:
     ) -> None:
         plan = ready.plan
         lease = granted.confirmed(plan, word := GuardsWord.of(response.headers), response.status)
-        done = Done(lease.posture, *lease.counts_as(plan), lease.applied, lease.missing)
-        exchange.answered(response.status, word, done)
+        counts = (plan.mode, "") if response.status >= ERRORS else lease.counts_as(plan)
+        exchange.answered(response.status, word, Done(lease.posture, *counts, lease.applied, lease.missing))
+        lease.insist(plan, response.status)
         facts = _facts(plan, ready.pinned.sampling, lease, guard=word.peak is not None)
         relay = self._relay_stream if response.event_stream else self._relay_unary
         await relay(response, facts, exchange, reply, lease)

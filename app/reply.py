@@ -55,22 +55,28 @@ class Reply:
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         """Send status and headers."""
         self.started = True
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self._always]})
+        await self._deliver({"type": "http.response.start", "status": status, "headers": [*headers, *self._always]})
 
     async def write(self, body: bytes) -> None:
         """Send a piece of the body, with more to come."""
-        if self._timer is None:
-            self._loop = asyncio.get_running_loop()
-            self._worker = asyncio.current_task()
-            self._timer = self._loop.call_later(self._patience, self._look)
-        self._since = self._loop.time()
-        await self._send({"type": "http.response.body", "body": body, "more_body": True})
-        self._since = None
+        await self._deliver({"type": "http.response.body", "body": body, "more_body": True})
 
     async def finish(self, body: bytes = b"") -> None:
         """Send the last piece of the body."""
+        await self._deliver({"type": "http.response.body", "body": body, "more_body": False})
         self.finished = True
-        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _deliver(self, message: Message) -> None:
+        """Any message may have to wait for the client to take what was sent before it."""
+        if self._timer is None:
+            self._loop = asyncio.get_running_loop()
+            self._worker = asyncio.current_task(self._loop)
+            self._timer = self._loop.call_later(self._patience, self._look)
+        self._since = self._loop.time()
+        try:
+            await self._send(message)
+        finally:
+            self._since = None
 
     def close(self) -> None:
         """Stop watching the client."""

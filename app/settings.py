@@ -54,7 +54,7 @@ class Settings(BaseSettings):
     idle_timeout: float = Field(300.0, gt=0, description="How long an answer may be silent between two pieces.")
     write_timeout: float = Field(60.0, gt=0, description="How long a client may take nothing of its answer.")
     drain_timeout: float = Field(
-        120.0, gt=0, description="How long an exclusive request waits for a replica without the guard to run empty."
+        30.0, gt=0, description="How long an exclusive request waits for a replica without the guard to run empty."
     )
     exclusive_share: float = Field(
         0.5, gt=0, le=1, description="The most of contended time that exclusive requests get on a replica."

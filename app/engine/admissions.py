@@ -14,7 +14,7 @@ from typing import Any, Final
 from app.scheduling.ticket import Ticket
 
 KEPT: Final = 16_384
-"""Admissions that are remembered by default; some 300 bytes each."""
+"""Admissions that are remembered by default; under 1 KiB each."""
 
 MOST_LISTED: Final = 10_000
 """Admissions in one answer."""

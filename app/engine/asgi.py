@@ -174,8 +174,10 @@ class Outbox:
     async def send(self, message: Message) -> None:
         """Pass a message on."""
         self._since = self._loop.time()
-        await self._send(message)
-        self._since = None
+        try:
+            await self._send(message)
+        finally:
+            self._since = None
 
     def swallow(self) -> None:
         """Take back the cancellation, which the task has noticed and will not pass on."""

@@ -146,14 +146,16 @@ class Exchange:
         self._bound = self._observatory.metrics.of(plan.model or OTHER_MODEL, plan.mode)
 
     def leased(self, replica: str, admission: str, waited: float, ticket: Timed | None) -> None:
-        """A replica was found; ``waited`` is in seconds, ``ticket`` of the gateway's own gate.
+        """A replica was found; ``waited`` is in seconds, ``ticket`` of the gateway's own gate."""
+        self._replica, self._admission, self._ticket = replica, admission, ticket
+        self._waited += waited
+        self._observatory.leases(replica, admission).inc()
 
-        It takes the place of one that was found before and could not be reached.
-        """
+    def unreached(self) -> None:
+        """The replica that was found could not be reached, and another one is asked for."""
         if self._replica:
             self._observatory.leases(self._replica, self._admission).dec()
-        self._replica, self._admission, self._waited, self._ticket = replica, admission, waited, ticket
-        self._observatory.leases(replica, admission).inc()
+        self._replica, self._admission, self._ticket = "", "", None
 
     def answered(self, status: int, word: GuardsWord, done: Done) -> None:
         """The answer's headers came."""
@@ -251,7 +253,9 @@ class Exchange:
             return self._status
         if isinstance(error, ClientGone):
             return 0
-        return error.status if isinstance(error, RepriseError) else NotReady.status
+        if isinstance(error, asyncio.CancelledError):
+            return NotReady.status  # the server's shutdown
+        return error.status if isinstance(error, RepriseError) else RepriseError.status
 
     def _submit(self, output: Output | None, skip: str | None) -> str:
         assert self._request is not None  # noqa: S101 - the order of calls; never depends on input

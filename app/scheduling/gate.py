@@ -5,20 +5,23 @@ The rules of this file:
 1. `Gate` is a synchronous state machine; nothing in it awaits, and the one thing it asks for is the time. The async
    shell at its end only waits for a callback.
 2. Shared tickets run beside each other. An exclusive ticket runs alone.
-3. First come, first served: among shared tickets always, among exclusive ones within a priority and a caller's cap
-   (`app.scheduling.line`). Whoever is admitted is told by ``on_grant``, once.
+3. First come, first served: among shared tickets always, among exclusive ones within a caller's cap, where a caller's
+   own go by priority (`app.scheduling.line`). Whoever is admitted is told by ``on_grant``, once.
 4. Phase-fair. An exclusive ticket that waits closes the door behind the shared tickets that run: they drain, and nobody
    joins them. An exclusive phase that ends lets in every shared ticket that waited meanwhile.
 5. One drain serves a whole phase, because the drain is what costs: exclusive tickets run back to back. While a shared
    ticket waits, a phase begins no further ticket once it has lasted ``phase_seconds``, nor when every waiting caller
    has used up its ``key_seconds``.
-6. Time is shared. After a phase of T seconds the door stays open to shared tickets for T (1 - s) / s seconds, where s
-   is ``exclusive_share``, whoever waits. Exclusive tickets that come meanwhile gather, and one drain serves them all.
-   An engine that nobody uses is not kept idle for it: on an empty one an exclusive ticket runs at once, but such a
-   phase ends with its ticket as soon as a shared one waits, and its time is added to the window that it cut into.
+6. Time is shared. After a phase behind which shared tickets waited for T seconds, the door stays open to them for
+   T (1 - s) / s seconds, where s is ``exclusive_share``, whoever waits. Exclusive tickets that come meanwhile gather,
+   and one drain serves them all. An engine that nobody uses is not kept idle for it: on an empty one an exclusive
+   ticket runs at once, but such a phase ends with its ticket as soon as a shared one waits, and the time that this one
+   waited is added to the window that it cut into.
 7. A permit belongs to its ticket, never to a task. `release` ends a ticket in any state, and is idempotent; a ticket
    that was granted and whose owner was cancelled before it noticed is released like any other, so its turn goes on.
 8. Each class's queue is bounded. A ticket that finds it full is refused at once, with the wait that is to be expected.
+   In the exclusive queue a caller may not have more waiting than places are left, so that he leaves some to others
+   (Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", IEEE/ACM ToN 6, 1998).
 
 So a shared ticket waits for one drain and one exclusive phase, at most ``phase_seconds`` and one ticket long. And the
 exclusive ticket that goes next waits for the rest of one window and one drain; no timer is needed for either, because
@@ -72,9 +75,9 @@ class GatePolicy:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 or more")
 
-    def window(self, phase: float) -> float:
-        """The seconds that shared tickets get for an exclusive phase of so many."""
-        return phase * (1 - self.exclusive_share) / self.exclusive_share
+    def window(self, waited: float) -> float:
+        """The seconds that shared tickets get for so many in which they waited for an exclusive phase."""
+        return waited * (1 - self.exclusive_share) / self.exclusive_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,8 @@ class Gate:
         self._exclusive: Ticket | None = None
         self._phase_began: float | None = None
         self._on_sufferance = False
+        self._contended = 0.0
+        self._contended_since: float | None = None
         self._closed_at: float | None = None
         self._open_until = -math.inf
         # Totals and running means, for people and for estimates.
@@ -166,7 +171,8 @@ class Gate:
     def expected_wait(self, admission: Admission) -> float:
         """Seconds that a ticket of that class would wait if it came now: an estimate from what ran before."""
         now = self._clock()
-        runs = max(0.0, self._mean_run - (now - (self._exclusive.granted_at or now))) if self._exclusive else 0.0
+        running = self._exclusive.granted_at if self._exclusive is not None else None
+        runs = 0.0 if running is None else max(0.0, self._mean_run - (now - running))
         lasted = 0.0 if self._phase_began is None else now - self._phase_began
         ahead = len(self._line) * self._mean_run
         drain = self._mean_drain if self._running and self._exclusive is None else 0.0
@@ -210,6 +216,7 @@ class Gate:
 
     def _admit(self, now: float) -> None:
         """Grant whatever the rules allow now."""
+        self._note_contention(now)
         if self._exclusive is not None:
             return
         if self._phase_began is not None and not self._phase_goes_on(now):
@@ -229,9 +236,9 @@ class Gate:
             return False
         if not self._waiting_shared:
             return True
-        if self._on_sufferance or self._line.first() is None:
+        if self._on_sufferance or self._line.turn is None:
             return False
-        return now - (self._phase_began or now) < self.policy.phase_seconds
+        return self._phase_began is None or now - self._phase_began < self.policy.phase_seconds
 
     def _door_closed(self, now: float) -> bool:
         """Whether a shared ticket that comes now must wait."""
@@ -252,23 +259,32 @@ class Gate:
             self._phase_began = now
             self._phases += 1
             self._on_sufferance = now < self._open_until
+            self._note_contention(now)
             if self._closed_at is not None:
                 self._drain_seconds += now - self._closed_at
                 self._mean_drain = _smoothed(self._mean_drain, now - self._closed_at)
                 self._closed_at = None
-        if self._line.first() is None:
+        if self._line.turn is None:
             self._line.new_round()
-        ticket = self._line.first()
-        assert ticket is not None  # noqa: S101 - the door is closed only while the line has somebody
-        self._line.remove(ticket)
-        self._exclusive = ticket
+        self._exclusive = ticket = self._line.take()
         self._admissions += 1
         self._grant(ticket, now)
 
+    def _note_contention(self, now: float) -> None:
+        """Count the time of a phase in which a shared ticket waits. What nobody waited behind is no debt."""
+        if self._phase_began is not None and self._waiting_shared:
+            if self._contended_since is None:
+                self._contended_since = now
+        elif self._contended_since is not None:
+            self._contended += now - self._contended_since
+            self._contended_since = None
+
     def _end_phase(self, now: float) -> None:
-        lasted = now - (self._phase_began or now)
-        self._phase_began = None
-        self._open_until = max(self._open_until, now) + self.policy.window(lasted)
+        lasted = 0.0 if self._phase_began is None else now - self._phase_began
+        contended = self._contended + (0.0 if self._contended_since is None else now - self._contended_since)
+        self._phase_began = self._contended_since = None
+        self._contended = 0.0
+        self._open_until = max(self._open_until, now) + self.policy.window(contended)
         self._exclusive_seconds += lasted
         self._mean_phase = _smoothed(self._mean_phase, lasted)
 
@@ -287,21 +303,21 @@ class Gate:
 
     def _refuse_beyond_bounds(self, ticket: Ticket, now: float) -> None:
         """Rule 8. Looked at after `_admit`, because a ticket that need not wait takes no place in a queue."""
-        exclusive = ticket.admission is Admission.EXCLUSIVE
-        waiting, most = (
-            (len(self._line), self.policy.most_exclusive)
-            if exclusive
-            else (len(self._waiting_shared), self.policy.most_shared)
-        )
-        if waiting <= most:
+        if ticket.admission is Admission.EXCLUSIVE:
+            others = len(self._line) - 1
+            own = self._line.waiting(ticket.key) - 1
+            fits = own < self.policy.most_exclusive - others
+            text = f"{others} exclusive requests wait for this replica, {own} of them of this caller."
+        else:
+            others = len(self._waiting_shared) - 1
+            fits = others < self.policy.most_shared
+            text = f"{others} shared requests wait for this replica."
+        if fits:
             return
         self._leave(ticket)
         ticket.end(now)
         self._admit(now)
-        raise QueueFull(
-            f"{most} {ticket.admission} requests wait for this replica already.",
-            retry_after=self.expected_wait(ticket.admission),
-        )
+        raise QueueFull(text, retry_after=self.expected_wait(ticket.admission))
 
     # The async shell.
 

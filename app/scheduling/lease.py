@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from app.determinism.mode import MODE_MITIGATIONS, Mitigation, Mode
 from app.determinism.plan import OnUnavailable, Plan
@@ -10,6 +11,9 @@ from app.scheduling.slot import ROUTED
 from app.scheduling.ticket import Admission, Ticket
 from app.upstream.replica import Replica, ReplicaStatus
 from app.upstream.word import GuardsWord
+
+ERRORS: Final = 400
+"""HTTP's border between answers and errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,20 +32,26 @@ class Lease:
     def confirmed(self, plan: Plan, word: GuardsWord, status: int) -> "Lease":
         """The lease with the guard's own word on this answer in place of the last probe's.
 
-        Raises DeterminismUnavailable where the engine that answered is not the one that was probed, or did not run the
-        request alone. An answer that is an error (``status`` 400 and above) claims nothing.
+        What the engine that answered is not seen to have done is missing: it is not the one that was probed, or did not
+        run the request alone. An answer that is an error (``status`` 400 and above) has none of the plan's mitigations.
         """
-        if not self.status.guarded or status >= 400:  # noqa: PLR2004 - HTTP's border between answers and errors
+        if status >= ERRORS:
+            refused = dict.fromkeys(plan.mitigations, f"the replica answered HTTP {status}")
+            return replace(self, applied=(), missing=refused) if refused else self
+        if not self.status.guarded:
             return self
         lease = self if word.posture in {None, self.posture} else replace(self, posture=str(word.posture))
         broken = lease.broken_promises(word)
         if not broken:
             return lease
-        if plan.on_unavailable is OnUnavailable.REJECT:
-            said = "; ".join(f"'{mitigation}' is unavailable: {reason}" for mitigation, reason in broken.items())
-            raise DeterminismUnavailable(f"{said} (replica {self.replica.name}).", param="determinism")
         applied = tuple(mitigation for mitigation in self.applied if mitigation not in broken)
         return replace(lease, applied=applied, missing={**self.missing, **broken})
+
+    def insist(self, plan: Plan, status: int) -> None:
+        """Raises DeterminismUnavailable where an answer lacks what its caller insists on."""
+        if self.missing and status < ERRORS and plan.on_unavailable is OnUnavailable.REJECT:
+            said = "; ".join(f"'{mitigation}' is unavailable: {reason}" for mitigation, reason in self.missing.items())
+            raise DeterminismUnavailable(f"{said} (replica {self.replica.name}).", param="determinism")
 
     def broken_promises(self, word: GuardsWord) -> dict[Mitigation, str]:
         """The mitigations of the lease that the guard's word contradicts or does not confirm, with the reason."""

@@ -1,11 +1,13 @@
 """The line of exclusive tickets: who goes next, so that no caller's tickets keep another's out.
 
-1. By priority, lowest number first; within one priority first come, first served.
-2. Every key has a cap of exclusive seconds per round. A key that has used it up steps aside, with all its tickets and
-   whatever their priority, until the round ends.
-3. A round ends when every key that waits has used its cap up. A ticket therefore waits, beyond those of its own key
-   before it, for at most one cap and one ticket of each other key.
-4. While nobody waits nothing is counted: a cap settles a contest and is no quota.
+1. Turns come in the order of asking: every ticket brings its caller one turn, at the place where it asked.
+2. Whose turn it is sends his most urgent ticket: the lowest priority, within it the first that came. So priority orders
+   a caller's own tickets, and never lets him pass another caller.
+3. Every caller (key) has a cap of exclusive seconds per round. One that has used it up steps aside with all his turns
+   until the round ends.
+4. A round ends when every key that waits has used its cap up, or when ten caps have been used in it, so that nobody can
+   be kept aside by others who are always new.
+5. While nobody waits nothing is counted: a cap settles a contest and is no quota.
 
 All operations take O(log n) steps and the moving of pointers in a list.
 """
@@ -15,77 +17,120 @@ from typing import Final
 
 from app.scheduling.ticket import Ticket
 
-_Place = tuple[int, int, Ticket]
-"""Priority, number in the queue (so no comparison ever comes to the ticket itself), ticket."""
+_CAPS_PER_ROUND: Final = 10
 
 _MOST_KEYS: Final = 10_000
-"""Keys whose use is remembered within one round; beyond it a new round begins, so that memory is bounded."""
+"""Keys whose use is remembered within one round; beyond it a new one begins, so that memory is bounded."""
+
+
+class _Caller:
+    """The tickets of one key: ``turns`` are the numbers of his places in the line, as many as he has tickets."""
+
+    __slots__ = ("tickets", "turns")
+
+    def __init__(self) -> None:
+        self.turns: list[int] = []
+        self.tickets: list[tuple[int, int, Ticket]] = []
+
+    def add(self, ticket: Ticket) -> None:
+        self.turns.append(ticket.number)
+        insort(self.tickets, (ticket.priority, ticket.number, ticket))
+
+    def remove(self, ticket: Ticket) -> None:
+        """Take out a ticket and its own turn; where another one had that, the last turn."""
+        del self.tickets[bisect_left(self.tickets, (ticket.priority, ticket.number))]
+        place = bisect_left(self.turns, ticket.number)
+        own = place < len(self.turns) and self.turns[place] == ticket.number
+        del self.turns[place if own else -1]
+
+    def take(self) -> Ticket:
+        """The most urgent ticket, for the first turn."""
+        del self.turns[0]
+        return self.tickets.pop(0)[2]
 
 
 class Line:
     """Waiting exclusive tickets. ``cap``: the exclusive seconds of one key per round."""
 
-    __slots__ = ("_cap", "_count", "_heads", "_used", "_waiting")
+    __slots__ = ("_callers", "_cap", "_count", "_heads", "_total", "_used")
 
     def __init__(self, cap: float) -> None:
         self._cap = cap
         self._count = 0
-        self._waiting: dict[str, list[_Place]] = {}
-        # The first ticket of each key that has not used its cap up, in order.
-        self._heads: list[_Place] = []
+        self._callers: dict[str, _Caller] = {}
+        # The first turn of each key that has not used its cap up, in order.
+        self._heads: list[tuple[int, str]] = []
         self._used: dict[str, float] = {}
+        self._total = 0.0
 
     def __len__(self) -> int:
         return self._count
 
+    def waiting(self, key: str) -> int:
+        """How many tickets of a key wait."""
+        caller = self._callers.get(key)
+        return len(caller.turns) if caller is not None else 0
+
     def add(self, ticket: Ticket) -> None:
-        """Put a ticket at its place."""
-        place = (ticket.priority, ticket.number, ticket)
-        waiting = self._waiting.setdefault(ticket.key, [])
-        before = waiting[0] if waiting else None
-        insort(waiting, place)
+        """Put a ticket into the line; tickets come with rising numbers."""
+        caller = self._callers.get(ticket.key)
+        if caller is None:
+            caller = self._callers[ticket.key] = _Caller()
+            if self._able(ticket.key):
+                self._heads.append((ticket.number, ticket.key))
+        caller.add(ticket)
         self._count += 1
-        if waiting[0] is place:
-            self._replace(ticket.key, before, place)
 
     def remove(self, ticket: Ticket) -> None:
         """Take a ticket out, wherever it stands. It must be in the line."""
-        waiting = self._waiting[ticket.key]
-        position = bisect_left(waiting, (ticket.priority, ticket.number))
-        place = waiting.pop(position)
-        self._count -= 1
-        if position == 0:
-            self._replace(ticket.key, place, waiting[0] if waiting else None)
-        if not waiting:
-            del self._waiting[ticket.key]
+        caller = self._callers[ticket.key]
+        before = caller.turns[0]
+        caller.remove(ticket)
+        self._moved(ticket.key, caller, before)
 
-    def first(self) -> Ticket | None:
-        """Who goes next in this round; None where every key has used its cap up, or nobody waits."""
-        return self._heads[0][2] if self._heads else None
+    @property
+    def turn(self) -> int | None:
+        """The number of the turn that comes next; None where every key has used its cap up, or nobody waits."""
+        return self._heads[0][0] if self._heads else None
+
+    def take(self) -> Ticket:
+        """Whoever's turn it is, out of the line. There must be one."""
+        before, key = self._heads[0]
+        caller = self._callers[key]
+        ticket = caller.take()
+        self._moved(key, caller, before)
+        return ticket
 
     def new_round(self) -> None:
         """Forget what was used."""
         self._used.clear()
-        self._heads = sorted(waiting[0] for waiting in self._waiting.values())
+        self._total = 0.0
+        self._heads = sorted((caller.turns[0], key) for key, caller in self._callers.items())
 
     def charge(self, key: str, seconds: float) -> None:
         """A ticket of ``key`` has run for so long."""
-        if not self._count or len(self._used) >= _MOST_KEYS:
+        self._total += seconds
+        if not self._count or self._total >= _CAPS_PER_ROUND * self._cap or len(self._used) >= _MOST_KEYS:
             self.new_round()
             return
         before = self._used.get(key, 0.0)
         self._used[key] = before + seconds
-        if before < self._cap <= before + seconds and key in self._waiting:
-            self._drop(self._waiting[key][0])
+        if before < self._cap <= before + seconds and key in self._callers:
+            self._drop(self._callers[key].turns[0], key)
 
-    def _replace(self, key: str, before: _Place | None, after: _Place | None) -> None:
-        """The head of a key has changed."""
-        if self._used.get(key, 0.0) >= self._cap:
-            return
-        if before is not None:
-            self._drop(before)
-        if after is not None:
-            insort(self._heads, after)
+    def _moved(self, key: str, caller: _Caller, before: int) -> None:
+        """A key has one ticket less; its first turn was ``before``."""
+        self._count -= 1
+        after = caller.turns[0] if caller.turns else None
+        if after is None:
+            del self._callers[key]
+        if after != before and self._able(key):
+            self._drop(before, key)
+            if after is not None:
+                insort(self._heads, (after, key))
 
-    def _drop(self, head: _Place) -> None:
-        del self._heads[bisect_left(self._heads, head[:2])]
+    def _able(self, key: str) -> bool:
+        return self._used.get(key, 0.0) < self._cap
+
+    def _drop(self, turn: int, key: str) -> None:
+        del self._heads[bisect_left(self._heads, (turn, key))]

@@ -45,7 +45,7 @@ class Queueing:
 
     patience: float = 300.0
     spill: float = 5.0
-    drain_timeout: float = 120.0
+    drain_timeout: float = 30.0
     drain_interval: float = 0.02
 
 
@@ -186,15 +186,27 @@ class Scheduler:
                 f"Replica {slot.replica.name} was lost while the request waited: {slot.status.problem}.",
                 retry_after=_LOST_RETRY,
             )
+        if plan.mitigations and slot.status.digest != before.digest:
+            raise NotReady(
+                f"Replica {slot.replica.name} changed its posture while the request waited.", retry_after=_LOST_RETRY
+            )
         missing = slot.missing(plan)
         if missing and plan.on_unavailable is OnUnavailable.REJECT:
             raise DeterminismUnavailable(_unavailable_text(plan, [(slot, missing)]), param="determinism")
         return missing
 
-    async def prove_drained(self, slot: Slot) -> None:
-        """Wait until the engine itself shows nothing running. Raises DeterminismUnavailable in the end."""
+    async def prove_drained(self, slot: Slot, before: ReplicaStatus) -> None:
+        """Wait until the engine itself shows nothing running, or is seen to be lost.
+
+        Raises DeterminismUnavailable in the end, and UpstreamUnavailable where it cannot be reached.
+        """
         deadline, interval = self.queueing.drain_timeout, self.queueing.drain_interval
-        if not await self._proof.drained(slot.replica, deadline=deadline, interval=interval):
+
+        def lost() -> bool:
+            return before.healthy and not slot.status.healthy
+
+        drained = await self._proof.drained(slot.replica, deadline=deadline, interval=interval, lost=lost)
+        if not drained and not lost():
             raise DeterminismUnavailable(
                 f"'{Mitigation.BATCH_ISOLATION}' is unavailable: replica {slot.replica.name} did not run empty within "
                 f"{deadline:g} s; other clients reach it past this gateway.",
@@ -213,15 +225,14 @@ class Scheduler:
 
     def _serving(self, plan: Plan, without: Replica | None) -> list[Slot]:
         """The replicas that may be asked for the plan's model, in the operator's order, never none."""
-        slots = [slot for slot in self.slots.values() if slot.replica is not without]
-        usable = [slot for slot in slots if slot.status.healthy] or [slot for slot in slots if slot.status.models]
-        if not usable:
+        known = [slot for slot in self.slots.values() if slot.replica is not without and slot.status.models]
+        if not known:
             problems = "; ".join(f"{slot.replica.name}: {slot.status.problem}" for slot in self.slots.values())
             raise NotReady(f"No replica is ready ({problems}).", retry_after=_LOST_RETRY)
-        serving = [slot for slot in usable if plan.model is None or plan.model in slot.status.served]
+        serving = [slot for slot in known if plan.model is None or plan.model in slot.status.served]
         if not serving:
             raise ModelNotFound(f"The model '{_cut(plan.model)}' does not exist.", param="model")
-        return serving
+        return [slot for slot in serving if slot.status.healthy] or serving
 
 
 def _for_shared(slots: list[Slot]) -> Slot:
@@ -234,6 +245,12 @@ class _Leasing:
     """The lease of one request. A class and not a generator: every request passes here."""
 
     __slots__ = ("_asking", "_exclusive", "_plan", "_scheduler", "_slot", "_ticket", "_without")
+
+    @property
+    def replica(self) -> Replica:
+        """The replica that was chosen. Only after the choice."""
+        assert self._slot is not None  # noqa: S101 - the order of calls; never depends on input
+        return self._slot.replica
 
     def __init__(self, scheduler: Scheduler, plan: Plan, asking: Asking, without: Replica | None) -> None:
         self._scheduler = scheduler
@@ -264,7 +281,7 @@ class _Leasing:
                 patience=self._scheduler.queueing.patience,
             )
             if isolated:
-                await self._scheduler.prove_drained(slot)
+                await self._scheduler.prove_drained(slot, status)
             # The wait may have been long: what is leased is the replica as it is now.
             missing = self._scheduler.still_fits(slot, self._plan, status)
         except BaseException:

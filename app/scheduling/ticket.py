@@ -39,6 +39,10 @@ class Levels:
         return self._entries[bisect_left(self._entries, (number, 0))][1]
 
 
+def _nobody() -> None:
+    """Whom an ended ticket would tell."""
+
+
 class Ticket:
     """A place in the queue, and after the grant the right to run (the lease).
 
@@ -99,8 +103,9 @@ class Ticket:
         return self._frozen_peak
 
     def end(self, now: float) -> None:
-        """Freeze it. For the gate alone."""
+        """Freeze it, and let go of whoever waited for it. For the gate alone."""
         self._frozen_peak = self.peak
+        self.on_grant = _nobody
         self.ended_at = now
 
     def __repr__(self) -> str:

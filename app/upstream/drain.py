@@ -6,11 +6,12 @@ wait, and httpx loses a slot of its pool for good when a request is cancelled in
 
 import asyncio
 import math
+from collections.abc import Callable
 from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.errors import UpstreamError
+from app.errors import UpstreamError, UpstreamUnavailable
 from app.upstream.client import UpstreamClient
 from app.upstream.replica import Replica
 from app.upstream.wire import RawHeader
@@ -44,12 +45,19 @@ class DrainProof:
         self._timeout = timeout
         self._headers: list[RawHeader] = [(b"authorization", f"Bearer {api_key}".encode())] if api_key else []
 
-    async def drained(self, replica: Replica, *, deadline: float, interval: float) -> bool:
-        """Whether the engine ran empty within ``deadline`` s, by its own word; asked every ``interval`` s."""
+    async def drained(
+        self, replica: Replica, *, deadline: float, interval: float, lost: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Whether the engine ran empty within ``deadline`` s, by its own word; asked every ``interval`` s.
+
+        It gives up early where the replica is ``lost``. Raises UpstreamUnavailable where it cannot be reached.
+        """
         try:
             async with asyncio.timeout(deadline):
                 # Another process runs empty; there is nothing here to wait on but its word.
-                while await self._in_flight(replica) != 0:  # noqa: ASYNC110 - see above
+                while await self._in_flight(replica) != 0:
+                    if lost():
+                        return False
                     await asyncio.sleep(interval)
         except TimeoutError:
             return False
@@ -62,6 +70,8 @@ class DrainProof:
                 self._client.send(replica, METRICS_PATH, self._headers, b"", method=b"GET") as response,
             ):
                 page = await response.read(_LARGEST_PAGE)
+        except UpstreamUnavailable:
+            raise
         except (UpstreamError, TimeoutError):
             return math.inf
         return requests_in_flight(page.decode("utf-8", "replace")) if response.status == _OK else math.inf

@@ -8,7 +8,6 @@ runs or waits, ``POST /benchmark/gate/fifo`` and ``POST /benchmark/gate/fair``, 
 from app.engine.asgi import Receive, Refusal, Scope, Send, send_json
 from app.engine.guard import Guard
 from app.scheduling.gate import Gate
-from app.scheduling.ticket import Admission
 
 _SWITCH = "/benchmark/gate/"
 
@@ -24,16 +23,17 @@ class FifoGate(Gate):
         if self._phase_began is not None and self._exclusive is None:
             self._end_phase(now)
         while self._exclusive is None:
-            waiting = [ticket for ticket in (next(iter(self._waiting_shared), None), self._line.first()) if ticket]
-            if not waiting:
-                return
-            first = min(waiting, key=lambda ticket: ticket.number)
-            if first.admission is Admission.EXCLUSIVE:
+            if self._line.turn is None:
+                self._line.new_round()
+            shared, turn = next(iter(self._waiting_shared), None), self._line.turn
+            if turn is not None and (shared is None or turn < shared.number):
                 if self._running == 0:
                     self._admit_exclusive(now)
                 return
-            del self._waiting_shared[first]
-            self._grant(first, now)
+            if shared is None:
+                return
+            del self._waiting_shared[shared]
+            self._grant(shared, now)
 
 
 class SwitchingGuard(Guard):

@@ -34,6 +34,7 @@ class GateMachine(RuleBasedStateMachine):
         self.begun_since: dict[Ticket, int] = {}
         self.others_used: dict[Ticket, dict[str, float]] = {}
         self.longest = 0.0
+        self.contended = 0.0
 
     def _told(self) -> None:
         self.by_callback += 1
@@ -41,7 +42,12 @@ class GateMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 2.5, 7.0]))
     def time_passes(self, seconds: float) -> None:
         """Nothing happens for a while."""
+        self._pass(seconds)
+
+    def _pass(self, seconds: float) -> None:
         self.now += seconds
+        if self._exclusive() and self._waits(Admission.SHARED):
+            self.contended += seconds
 
     @rule(
         target=tickets,
@@ -56,9 +62,9 @@ class GateMachine(RuleBasedStateMachine):
         try:
             ticket = self.gate.enqueue(admission, self._told, key=key, priority=priority)
         except QueueFull:
-            assert len(waiting) == 6
+            assert not self._fits(waiting, admission, key)
             return None
-        assert ticket.granted or len(waiting) < 6
+        assert ticket.granted or self._fits(waiting, admission, key)
         self.live.append(ticket)
         self.begun_since[ticket] = 0
         self.others_used[ticket] = {}
@@ -66,6 +72,13 @@ class GateMachine(RuleBasedStateMachine):
             assert self.now < self.window_ends
         self._note(before, newcomer=ticket)
         return ticket
+
+    @staticmethod
+    def _fits(waiting: list[Ticket], admission: Admission, key: str) -> bool:
+        """Whether one more of a class may wait, when these do."""
+        if admission is Admission.SHARED:
+            return len(waiting) < 6
+        return sum(ticket.key == key for ticket in waiting) < 6 - len(waiting)
 
     @rule(ticket=consumes(tickets))
     def release(self, ticket: Ticket | None) -> None:
@@ -90,7 +103,7 @@ class GateMachine(RuleBasedStateMachine):
     def the_exclusive_one_ends(self) -> None:
         """As `release`, of the ticket that matters most, so that phases of several tickets are common."""
         ticket = self._exclusive()[0]
-        self.now += 1.0
+        self._pass(1.0)
         self.release(ticket)
 
     def _running(self) -> list[Ticket]:
@@ -117,9 +130,8 @@ class GateMachine(RuleBasedStateMachine):
         elif exclusive and self.phase_began is not None:
             assert not shared_waits or self.now - self.phase_began < POLICY.phase_seconds
         elif self.phase_began is not None and not self._exclusive():
-            lasted = self.now - self.phase_began
-            self.window_ends = max(self.window_ends, self.now) + lasted * WINDOW_PER_SECOND
-            self.phase_began = None
+            self.window_ends = max(self.window_ends, self.now) + self.contended * WINDOW_PER_SECOND
+            self.phase_began, self.contended = None, 0.0
         for ticket in self._running():
             self.peaks[ticket] = max(self.peaks.get(ticket, 0), len(self._running()))
 

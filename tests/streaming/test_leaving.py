@@ -109,6 +109,18 @@ async def test_a_client_that_stops_reading(upstream: ScriptedVllm, tmp_path: Pat
         assert await gateway.metric(f"reprise_requests_total{{{labels}}}") == 1
 
 
+async def test_a_client_that_never_reads_its_answers_holds_nothing(upstream: ScriptedVllm, tmp_path: Path) -> None:
+    """Behind an answer that fills every buffer, the head of the next one waits too: it is given up all the same."""
+    async with running_gateway(tmp_path, upstream.url, write_timeout=0.3) as gateway, asyncio.timeout(30):
+        async with gateway.connection() as (_, writer):
+            large = json.dumps({"model": "m", "x_script": {"raw": "x" * 2**24}}).encode()
+            for request in (large, body("isolated", do="answer").replace(b'"stream": true', b'"stream": false')):
+                writer.write(request_bytes("POST", CHAT, request, {}))
+            await upstream.until(2)
+            assert (await gateway.post({"model": "m", "determinism": "isolated"})).status == 200
+        await idle(gateway, upstream)
+
+
 @pytest.mark.parametrize(
     ("script", "began"), [({"do": "silent"}, b""), ({"do": "stream", "events": 2, "then": "silent"}, b"finish_reason")]
 )

@@ -177,17 +177,64 @@ def test_with_a_whole_share_shared_tickets_still_have_their_turn() -> None:
     assert stage.order == ["x1", "s1", "x2"]
 
 
+def test_what_nobody_waited_behind_is_no_debt() -> None:
+    """After hours of isolated work alone, a shared ticket's window is for the time that it waited itself."""
+    stage = Stage(exclusive_share=0.25)
+    for _ in range(100):
+        stage.end(stage.ask("x", EXCLUSIVE), after=60.0)
+    last = stage.ask("x", EXCLUSIVE)
+    stage.clock.now += 60.0
+    shared = stage.ask("s", SHARED)
+    stage.end(last, after=2.0)
+    stage.ask("next", EXCLUSIVE)
+    stage.clock.now += 5.9
+    within = stage.ask("within", SHARED)
+    stage.clock.now += 0.2
+    assert (shared.granted, within.granted, stage.ask("late", SHARED).granted) == (True, True, False)
+
+
+def test_shared_tickets_that_gave_up_count_for_the_time_that_they_waited() -> None:
+    """Contention that ended before the phase did is in the window, and the rest of the phase is not."""
+    stage = Stage(exclusive_share=0.5)
+    running = stage.ask("x", EXCLUSIVE)
+    stage.end(stage.ask("gives up", SHARED), after=3.0)
+    stage.end(running, after=20.0)
+    shared = stage.ask("s", SHARED)
+    stage.ask("next", EXCLUSIVE)
+    stage.clock.now += 2.9
+    assert stage.ask("within", SHARED).granted
+    stage.clock.now += 0.2
+    assert not stage.ask("late", SHARED).granted
+    assert shared.granted
+
+
+def test_a_caller_leaves_room_in_the_queue() -> None:
+    """Alone he may have half of it; a newcomer always finds a place as long as there is one."""
+    stage = Stage(most_exclusive=8)
+    stage.ask("runs", EXCLUSIVE)
+    for _ in range(4):
+        stage.ask("a", EXCLUSIVE, key="a")
+    with pytest.raises(QueueFull, match="4 exclusive requests wait for this replica, 4 of them of this caller"):
+        stage.ask("a", EXCLUSIVE, key="a")
+    for _ in range(2):
+        stage.ask("b", EXCLUSIVE, key="b")
+    with pytest.raises(QueueFull):
+        stage.ask("b", EXCLUSIVE, key="b")
+    stage.ask("c", EXCLUSIVE, key="c")
+
+
 def test_an_idle_engine_is_taken_inside_the_window_on_sufferance() -> None:
     """Such a phase ends with its ticket when a shared one waits, and its time lengthens the window it cut into."""
     stage = Stage(exclusive_share=0.5, phase_seconds=100.0)
-    stage.end(stage.ask("x1", EXCLUSIVE), after=10.0)
-    stage.clock.now += 1.0
+    first, brief = stage.ask("x1", EXCLUSIVE), stage.ask("s0", SHARED)
+    stage.end(first, after=10.0)
+    stage.end(brief, after=1.0)
     early, behind = stage.ask("x2", EXCLUSIVE), stage.ask("x3", EXCLUSIVE)
     shared = stage.ask("s1", SHARED)
     stage.end(early, after=4.0)
-    assert stage.order == ["x1", "x2", "s1"]
+    assert stage.order == ["x1", "s0", "x2", "s1"]
 
-    # The window of x1 would have ended 10 s after it, and x2 took 4 s out of it: 10 + 4 s after x1's end.
+    # The window of x1 would have ended 10 s after it, and s1 waited 4 s of it: 10 + 4 s after x1's end.
     stage.clock.now += 8.9
     stage.ask("s2", SHARED)
     assert stage.order[-1] == "s2"
@@ -213,15 +260,16 @@ def test_a_caller_that_used_its_seconds_steps_aside() -> None:
     assert stage.order == ["a0", "a1", "b", "s", "a2"]
 
 
-def test_priority_orders_exclusive_tickets() -> None:
-    """The lower number goes first, as in vLLM; equals in the order of coming."""
+def test_priority_orders_a_callers_own_tickets() -> None:
+    """The lower number goes first, as in vLLM, equals in the order of coming; another caller keeps his turn."""
     stage = Stage()
     running = stage.ask("x", EXCLUSIVE)
     waiting = {name: stage.ask(name, EXCLUSIVE, priority=n) for name, n in (("c", 1), ("a", -1), ("d", 1), ("b", 0))}
     stage.end(running)
+    stage.ask("other", EXCLUSIVE, key="other", priority=-9)
     for name in "abcd":
         stage.end(waiting[name])
-    assert stage.order == ["x", "a", "b", "c", "d"]
+    assert stage.order == ["x", "a", "b", "c", "d", "other"]
 
 
 @pytest.mark.parametrize("admission", [SHARED, EXCLUSIVE])
@@ -259,8 +307,8 @@ def test_estimates_follow_what_ran() -> None:
     stage = Stage(exclusive_share=0.5, phase_seconds=100.0)
     wait = stage.gate.expected_wait
     assert (wait(SHARED), wait(EXCLUSIVE)) == (0.0, 0.0)
-    stage.end(stage.ask("x1", EXCLUSIVE), after=4.0)
-    shared = stage.ask("s1", SHARED)
+    first, shared = stage.ask("x1", EXCLUSIVE), stage.ask("s1", SHARED)
+    stage.end(first, after=4.0)
     assert (wait(SHARED), wait(EXCLUSIVE)) == (0.0, 4.0)
     waiting = [stage.ask(f"x{n}", EXCLUSIVE) for n in (2, 3)]
     stage.clock.now += 4.0

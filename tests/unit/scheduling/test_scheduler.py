@@ -1,7 +1,7 @@
 """Which replica takes a request, and what the lease holds."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -37,7 +37,14 @@ class Drain(DrainProof):
         self.asked = 0
         self.answer = True
 
-    async def drained(self, replica: Replica, *, deadline: float, interval: float) -> bool:  # noqa: ARG002 - its own
+    async def drained(
+        self,
+        replica: Replica,  # noqa: ARG002 - the parent's
+        *,
+        deadline: float,  # noqa: ARG002 - the parent's
+        interval: float,  # noqa: ARG002 - the parent's
+        lost: Callable[[], bool] = lambda: False,  # noqa: ARG002 - the parent's
+    ) -> bool:
         """Wait for the test."""
         self.asked += 1
         await self.empty.wait()

@@ -8,6 +8,7 @@ import anyio
 import pytest
 from anyio import wait_all_tasks_blocked
 
+from app.errors import UpstreamUnavailable
 from app.upstream.client import UpstreamClient
 from app.upstream.drain import DrainProof, requests_in_flight
 from app.upstream.replica import Replica
@@ -34,14 +35,16 @@ def test_running_and_waiting_count(page: str, expected: float) -> None:
 
 
 async def test_it_asks_until_the_engine_is_empty(upstream: ScriptedVllm) -> None:
-    """Empty now is drained; not empty within the deadline is not, nor is an engine that cannot be asked."""
+    """Empty now is drained; not empty in time is not, nor one that is lost; one that is not there is an error."""
     replica, nobody = Replica.at(upstream.url), Replica.at("http://127.0.0.1:9")
     async with UpstreamClient(connect=1, first_byte=1, idle=1) as client:
         proof = DrainProof(client, timeout=1, api_key="k")
         assert await proof.drained(replica, deadline=5, interval=0)
         upstream.waiting_elsewhere = 1
         assert not await proof.drained(replica, deadline=0.05, interval=0)
-        assert not await proof.drained(nobody, deadline=0.05, interval=0)
+        assert not await proof.drained(replica, deadline=60, interval=0, lost=lambda: True)
+        with pytest.raises(UpstreamUnavailable):
+            await proof.drained(nobody, deadline=5, interval=0)
 
 
 async def test_callers_that_leave_cost_it_nothing(upstream: ScriptedVllm) -> None:
