@@ -166,6 +166,7 @@ class Gateway:
                 exchange.feed(now)
         exchange.feed(last)
         facts_at_end = exchange.conclude(splice.peak if splice.peak is not None else lease.peak)
+        exchange.keep_receipt()  # before the client has the end of its answer, and may ask for it
         comment = COMMENT_PREFIX + orjson.dumps(dict(facts_at_end)) + b"\n\n" if self._policy.stream_comment else b""
         await reply.finish(comment + last)
         await response.drain()
@@ -175,10 +176,14 @@ class Gateway:
         return pin(request, plan, salt=request_id, tiny=tiny, keep_priority=keep)
 
     def _asking(self, call: Call, request: InferenceRequest, plan: Plan) -> Asking:
-        """Who asks. Only exclusive requests stand in a line in which that counts."""
+        """Who asks. Only exclusive requests stand in a line in which that counts.
+
+        Where the gateway's own key replaces the caller's, nobody checks that one: whoever asks is then one caller.
+        """
         if not plan.exclusive:
             return ANYBODY
-        credentials = next((value for name, value in call.headers if name == b"authorization"), b"")
+        checked = self._policy.api_key is None
+        credentials = next((value for name, value in call.headers if checked and name == b"authorization"), b"")
         key = blake2b(credentials, key=self._policy.caller_key, digest_size=8).hexdigest() if credentials else ""
         return Asking(key, request.priority)
 

@@ -89,13 +89,16 @@ def create_app(settings: Settings) -> Application:
 
     def seen(replica: Replica, status: ReplicaStatus) -> None:
         scheduler.update(replica, status)
-        metrics.observe_gate(replica.name, scheduler.slots[replica].gate_view())
+        if status.healthy and status.guard_problem is None:
+            metrics.observe_gate(replica.name, scheduler.slots[replica].gate_view())
 
     def changed(replica: Replica, status: ReplicaStatus) -> None:
         for model in sorted(status.served):
             metrics.declare(model)
         if status.healthy:
-            _log.info("replica %s is healthy, posture %s%s", replica.name, status.digest, _aside(status.guard_problem))
+            level = logging.INFO if status.guard_problem is None else logging.WARNING
+            aside = _aside(status.guard_problem)
+            _log.log(level, "replica %s is healthy, posture %s%s", replica.name, status.digest, aside)
         else:
             _log.warning("replica %s is out: %s", replica.name, status.problem)
         metrics.observe_replica(replica.name, status.posture.to_mapping() | {"posture": status.digest})
@@ -144,7 +147,11 @@ def create_app(settings: Settings) -> Application:
     )
     gateway = Gateway(scheduler, client, observatory, policy, suspect=watchdog.suspect)
     operations.include_router(build_router(scheduler, metrics.render))
-    operations.include_router(build_plan_router(Previewer(scheduler, policy), max_body_bytes=settings.max_body_bytes))
+    operations.include_router(
+        build_plan_router(
+            Previewer(scheduler, policy), max_body_bytes=settings.max_body_bytes, body_timeout=settings.body_timeout
+        )
+    )
     operations.include_router(build_receipts_router(receipts, Signer(state.key), admissions))
     install_errors(operations)
     describe_inference(operations)

@@ -54,7 +54,7 @@ class InferenceApp:
         reply = Reply(send, echo, patience=self._write_timeout)
         try:
             with self._gateway.exchange(request_id) as exchange:
-                wish = _read_wish(scope, headers)
+                wish = read_wish(scope, headers)
                 async with self._presence(scope, receive, reply) as client:
                     body = await self._read_body(headers, receive)
                     client.body_arrived()
@@ -83,13 +83,7 @@ class InferenceApp:
         return Presence(scope, receive, reply, body_timeout=self._body_timeout, loop=self._loop)
 
     async def _read_body(self, headers: tuple[Header, ...], receive: Receive) -> bytes:
-        if (coding := _first(headers, b"content-encoding")) not in {None, b"identity"}:
-            raise UnsupportedMediaType(
-                f"The body must not be compressed (content-encoding: {(coding or b'')[:20].decode('latin-1')})."
-            )
-        declared = _first(headers, b"content-length") or b"0"
-        if declared.isdigit() and int(declared) > self._max_body_bytes:
-            raise RequestTooLarge(f"The body is over {self._max_body_bytes} bytes.")
+        check_body_head(headers, self._max_body_bytes)
         message = await receive()
         if message["type"] == "http.request" and not message.get("more_body", False):
             body: bytes = message.get("body", b"")
@@ -122,7 +116,18 @@ class _RequestIds:
         return request_id
 
 
-def _read_wish(scope: Scope, headers: tuple[Header, ...]) -> Wish:
+def check_body_head(headers: tuple[Header, ...], most: int) -> None:
+    """Refuse a body by what its head says. Raises UnsupportedMediaType, and RequestTooLarge over ``most`` bytes."""
+    if (coding := _first(headers, b"content-encoding")) not in {None, b"identity"}:
+        raise UnsupportedMediaType(
+            f"The body must not be compressed (content-encoding: {(coding or b'')[:20].decode('latin-1')})."
+        )
+    declared = _first(headers, b"content-length") or b"0"
+    if declared.isdigit() and int(declared) > most:
+        raise RequestTooLarge(f"The body is over {most} bytes.")
+
+
+def read_wish(scope: Scope, headers: tuple[Header, ...]) -> Wish:
     """What the head of the request says. Raises MethodNotAllowed and InvalidRequest."""
     if scope["method"] != "POST":
         raise MethodNotAllowed(f"{scope['path']} takes POST, not {scope['method'][:20]}.")

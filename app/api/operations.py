@@ -14,6 +14,7 @@ from app.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound
 from app.scheduling.scheduler import Scheduler
 from app.scheduling.slot import Slot
 from app.scheduling.ticket import Admission
+from app.upstream.replica import GateView
 
 Render = Callable[[str], tuple[bytes, str]]
 """Takes an Accept header to an exposition and its content type."""
@@ -150,7 +151,8 @@ def _models(scheduler: Scheduler) -> dict[str, Mapping[str, Any]]:
 
 
 def _state(slot: Slot) -> ReplicaState:
-    status, view = slot.status, slot.gate_view()
+    status = slot.status
+    view = slot.gate_view() if status.healthy else GateView()
     answer = {True: "yes", False: "no", None: "unknown"}
     return ReplicaState(
         replica=slot.replica.name,

@@ -2,15 +2,19 @@
 
 from typing import Annotated, Any, Final
 
+import anyio
 from fastapi import APIRouter, Header, Request
 from pydantic import BaseModel, Field
+from starlette.requests import ClientDisconnect
 
+from app.api.inference import check_body_head, read_wish
 from app.determinism.mode import Mitigation
-from app.determinism.plan import read_headers
-from app.errors import RequestTooLarge
+from app.errors import RequestTimeout, RequestTooLarge
 from app.preview import Preview, Previewer
 
 PATH: Final = "/v1/determinism/plan"
+_AT_ONCE: Final = 8
+"""Bodies that are read at the same time."""
 _ANY_OBJECT: Final = {"type": "object", "description": "A body as it would be sent to a generating path."}
 
 
@@ -61,46 +65,67 @@ class PlanAnswer(BaseModel):
     replicas: list[PlannedReplica]
 
 
-def build_plan_router(previewer: Previewer, *, max_body_bytes: int) -> APIRouter:
-    """The endpoint. ``max_body_bytes`` bounds a body as on the generating paths."""
+def build_plan_router(previewer: Previewer, *, max_body_bytes: int, body_timeout: float) -> APIRouter:
+    """The endpoint. ``max_body_bytes`` and ``body_timeout`` (seconds) bound a body as on the generating paths."""
     router = APIRouter(tags=["determinism"])
+
+    at_once = anyio.CapacityLimiter(_AT_ONCE)
 
     @router.post(
         PATH,
         summary="What would happen to this request: the plan, the pool, the expected wait. Nothing is sent.",
+        description="What the gateway decides; the engine may still refuse a body that it cannot serve. The body is "
+        "taken for a chat completion if it has messages, else for a completion.",
         openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _ANY_OBJECT}}}},
     )
     async def plan(
         request: Request,
-        x_determinism_mode: Annotated[str | None, Header()] = None,
-        x_determinism_mitigations: Annotated[str | None, Header()] = None,
-        x_determinism_on_unavailable: Annotated[str | None, Header()] = None,
+        # Named for the documentation only: all headers are read as on the generating paths.
+        x_determinism_mode: Annotated[str | None, Header()] = None,  # noqa: ARG001 - see above
+        x_determinism_mitigations: Annotated[str | None, Header()] = None,  # noqa: ARG001 - see above
+        x_determinism_on_unavailable: Annotated[str | None, Header()] = None,  # noqa: ARG001 - see above
     ) -> PlanAnswer:
-        wish = read_headers(x_determinism_mode, x_determinism_mitigations, x_determinism_on_unavailable)
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > max_body_bytes:
-                raise RequestTooLarge(f"The body is over {max_body_bytes} bytes.")
-        return _answer(previewer.look(bytes(body), wish))
+        headers = tuple(request.scope["headers"])
+        wish = read_wish(request.scope, headers)
+        check_body_head(headers, max_body_bytes)
+        async with at_once:
+            body = await _read(request, max_body_bytes, body_timeout)
+        return _answer(previewer.look(body, wish))
 
     return router
+
+
+async def _read(request: Request, most: int, patience: float) -> bytes:
+    body = bytearray()
+    try:
+        with anyio.fail_after(patience):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > most:
+                    raise RequestTooLarge(f"The body is over {most} bytes.")
+    except TimeoutError as exc:
+        raise RequestTimeout(f"The body did not arrive within {patience:g} s.") from exc
+    except ClientDisconnect as exc:
+        # Nobody is left to tell, but it is no fault of ours either.
+        raise RequestTimeout("The client left before its body was complete.") from exc
+    return bytes(body)
 
 
 def _answer(preview: Preview) -> PlanAnswer:
     plan, chosen = preview.plan, preview.chosen
     missing = preview.missing
+    nobody = None if preview.prospects else "no replica is ready"
     return PlanAnswer(
         path=preview.path,
         model=plan.model,
         mode=plan.mode,
-        admission="exclusive" if plan.exclusive else "shared",
+        admission="exclusive" if plan.exclusive and Mitigation.BATCH_ISOLATION not in missing else "shared",
         on_unavailable=plan.on_unavailable,
         mitigations=[
             PlannedMitigation(
                 mitigation=mitigation,
-                available=mitigation not in missing,
-                reason=missing.get(mitigation) or preview.reasons.get(mitigation) or None,
+                available=bool(preview.prospects) and mitigation not in missing,
+                reason=missing.get(mitigation) or preview.reasons.get(mitigation) or nobody,
             )
             for mitigation in Mitigation
             if mitigation in plan.mitigations

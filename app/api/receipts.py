@@ -43,8 +43,8 @@ def build_receipts_router(receipts: Receipts, signer: Signer, admissions: Admiss
         kept = receipts.get(request_id)
         if kept is None:
             raise NotFound(
-                f"No receipt of request '{request_id[:80]}' is kept: it has not finished, or is not among the last "
-                f"{receipts.limit} that have.",
+                f"No receipt of request '{request_id[:80]}' is kept: it has not finished, was refused before it had a "
+                f"plan, or is not among the last {receipts.limit} that have finished.",
                 param="request_id",
             )
         finished = kept.finished

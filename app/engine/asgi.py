@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from app.errors import QueueFull, RepriseError
+from app.errors import DeterminismUnavailable, QueueFull, RepriseError
 from app.scheduling.ticket import Ticket
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -23,7 +23,7 @@ POSTURE_HEADER: Final = b"x-determinism-posture"
 BUFFER_LIMIT: Final = 64 * 1024 * 1024
 """Bytes of the largest body that a guarded engine takes: all of it is kept while the request waits."""
 
-_DISCONNECTS: Final = frozenset({"http.disconnect", "websocket.disconnect"})
+_DISCONNECT: Final = "http.disconnect"
 _DONE: Final = b"data: [DONE]"
 _UNREAD: Final = frozenset({408, 413})
 """Refusals before the body was read to its end: the connection cannot serve another request."""
@@ -54,8 +54,13 @@ class Inbox:
             waiter.cancel()
         return True
 
-    async def body(self, patience: float) -> bytes | None:
-        """An HTTP request's whole body, all of which can still be received; None if the client left before its end.
+    @property
+    def size(self) -> int:
+        """Bytes of body that are kept."""
+        return self._size
+
+    async def body(self, patience: float) -> list[bytes] | None:
+        """The parts of a whole body, all of which can still be received; None if the client left before its end.
 
         To be called before anything else has been received. Raises BodyTooLargeError beyond the limit, and TimeoutError
         after ``patience`` seconds.
@@ -67,7 +72,7 @@ class Inbox:
                     raise BodyTooLargeError
                 parts.append(self._kept[-1].get("body", b""))
                 if not self._kept[-1].get("more_body", False):
-                    return b"".join(parts)
+                    return parts
         return None
 
     async def pause(self, seconds: float) -> bool:
@@ -88,7 +93,7 @@ class Inbox:
         message, self._listening = self._listening.result(), None
         self._kept.append(message)
         self._size += len(message.get("body", b""))
-        return message["type"] in _DISCONNECTS
+        return bool(message["type"] == _DISCONNECT)
 
     async def receive(self) -> Message:
         """ASGI's receive for the application: what was kept, then what the outstanding call brings, then live.
@@ -222,6 +227,8 @@ class Refusal:
         kind = QueueFull.type if self.status == QueueFull.status else kind
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         more = [] if self.retry_after is None else [(b"retry-after", self.retry_after)]
+        if self.code == DeterminismUnavailable.code:
+            more.append((b"x-should-retry", b"false"))  # as the gateway's own: it would fail again
         if self.status in _UNREAD:
             more.append((b"connection", b"close"))
         await send_json(send, self.status, {"error": error}, more)

@@ -18,14 +18,14 @@ async def take_in(inbox: Inbox, path: str, patience: float) -> Refusal | None:
     Raises ClientLeftError, and TimeoutError is never: a body that takes over ``patience`` seconds is a refusal.
     """
     try:
-        body = await inbox.body(patience)
+        parts = await inbox.body(patience)
     except BodyTooLargeError:
         return Refusal(413, "request_too_large", f"the body is over {inbox.limit} bytes")
     except TimeoutError:
         return Refusal(408, "request_timeout", f"the body did not arrive within {patience:g} s")
-    if body is None:
+    if parts is None:
         raise ClientLeftError
-    return _background(body) if path == RESPONSES_PATH else None
+    return _background(b"".join(parts)) if path == RESPONSES_PATH else None
 
 
 def _background(body: bytes) -> Refusal | None:

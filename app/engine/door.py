@@ -89,15 +89,15 @@ class Door:
 
     def _wanted(self, scope: Scope, state: Any) -> Admission | Refusal:  # noqa: ANN401, PLR0911 - as above; a table
         wanted, key = header(scope, ADMISSION_HEADER), header(scope, KEY_HEADER)
-        if wanted is None or wanted == b"shared" or scope["type"] == "websocket":
+        if wanted is None or wanted == b"shared":
             return Admission.SHARED
         if key is None and self._guard_key is not None:
             return Admission.SHARED  # not from a gateway, and nobody else may keep the others out
         if wanted != b"exclusive":
             return _malformed(f"{ADMISSION_HEADER.decode()} must be shared or exclusive")
-        if self._guard_key is None:
+        if self._guard_key is None and sequences_at_once(state) != 1:
             return unavailable("the guard has no key (REPRISE_GUARD_KEY is not set)")
-        if not self.trusts(scope):
+        if self._guard_key is not None and not self.trusts(scope):
             return Refusal(403, "forbidden", f"exclusive admission needs the right {KEY_HEADER.decode()}")
         servers = api_servers(state)
         if servers != 1 and sequences_at_once(state) != 1:

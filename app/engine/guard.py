@@ -20,7 +20,8 @@ admitted one after the other, no drain is needed, and no key.
 
 Work that begins after its handler has returned would run beside an exclusive request and be counted by nobody, so a
 response in the background (``"background"`` on ``/v1/responses``, the one such feature of vLLM 0.32) is refused. A look
-at the engine's count could not find it: that count is of sequences, and n > 1 or a list of prompts is several.
+at the engine's count could not find it: that count is of sequences, and n > 1 or a list of prompts is several. A
+realtime session is refused for the opposite: it may last for days, and no exclusive request could ever run.
 
 What remains: the gate knows what comes by the paths below. It does not see what other code puts on the engine, such as
 vLLM's development endpoints or another plugin, nor a middleware of the operator's, loaded after this one, that changes
@@ -78,11 +79,14 @@ GENERATING_PATHS: Final = frozenset(
 """The POST paths of vLLM 0.32 that put work on the engine."""
 
 REALTIME_PATH: Final = "/v1/realtime"
+_NO_REALTIME: Final = "this replica is guarded, and a session of any length would keep exclusive requests out"
 
 DRAIN_POLL: Final = 0.002
 """Seconds between two looks at the engine's number of unfinished requests, a local attribute."""
 
 _DIGITS: Final = 18
+
+_TOO_MUCH: Final = Refusal(429, "queue_full", "the bodies of the requests that wait are too large", retry_after=b"1")
 
 # Under vLLM's own logger, since its logging configuration has no handler for others.
 logger = logging.getLogger("vllm.reprise.guard")
@@ -115,6 +119,7 @@ class Guard:
         self._gate = Gate(self._options.policy)
         self._log = AdmissionLog(self._options.admissions, clock=time.monotonic, today=lambda: datetime.now(UTC))
         self._observer = Observer(environ, guard_key=self._door.has_key)
+        self._bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -129,7 +134,7 @@ class Guard:
             case ("http", "POST") if path in GENERATING_PATHS:
                 await self._generate(scope, receive, send)
             case ("websocket", _) if path == REALTIME_PATH:
-                await self._generate(scope, receive, send)
+                await send({"type": "websocket.close", "code": 1008, "reason": _NO_REALTIME})
             case _:
                 await self._app(scope, receive, send)
 
@@ -190,16 +195,21 @@ class Guard:
         state = scope["app"].state
         wish = self._door.decide(scope, state)
         if isinstance(wish, Refusal):
-            await _refuse(wish, scope, send)
+            await wish.send(send)
             return
         scope = {**scope, "headers": [pair for pair in scope["headers"] if pair[0].lower() not in OURS]}
         inbox, outbox = Inbox(receive, self._options.buffer_limit), Outbox(send, self._options.write_timeout)
         try:
-            refusal = await self._take_in(scope, inbox)
+            refusal = await take_in(inbox, _path(scope), self._options.body_timeout)
             if refusal is None:
-                refusal = await self._queue(scope, inbox, outbox, state.engine_client, wish)
+                self._bytes += inbox.size
+                try:
+                    fits = self._bytes <= self._options.queue_bytes
+                    refusal = await self._queue(scope, inbox, outbox, state.engine_client, wish) if fits else _TOO_MUCH
+                finally:
+                    self._bytes -= inbox.size
             if refusal is not None:
-                await _refuse(refusal, scope, outbox.send)
+                await refusal.send(outbox.send)
         except ClientLeftError:
             pass
         except asyncio.CancelledError:
@@ -210,9 +220,6 @@ class Guard:
         finally:
             outbox.close()
             inbox.close()
-
-    async def _take_in(self, scope: Scope, inbox: Inbox) -> Refusal | None:
-        return await take_in(inbox, _path(scope), self._options.body_timeout) if scope["type"] == "http" else None
 
     async def _queue(
         self, scope: Scope, inbox: Inbox, outbox: Outbox, client: EngineClient, wish: Asked
@@ -274,13 +281,6 @@ class Guard:
 
 def _path(scope: Scope) -> str:
     return str(scope.get("path", "")).removeprefix(str(scope.get("root_path", "")))
-
-
-async def _refuse(refusal: Refusal, scope: Scope, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008, "reason": refusal.message})
-    else:
-        await refusal.send(send)
 
 
 async def _sleep(seconds: float) -> bool:

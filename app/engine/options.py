@@ -19,6 +19,10 @@ _POLICY: Final = {
 """Field of `GatePolicy` -> variable. The gateway reads the same ones, for replicas without a guard."""
 
 
+_MOST_ADMISSIONS: Final = 10_000_000
+_DIGITS: Final = 12
+
+
 @dataclass(frozen=True, slots=True)
 class GuardOptions:
     """Times in seconds, sizes in bytes.
@@ -26,7 +30,8 @@ class GuardOptions:
     ``queue_timeout``: how long a request waits for its turn, where its gateway does not say. ``body_timeout``: how long
     its body may take to arrive, before it gets a place in the queue at all. ``write_timeout``: how long a client may
     take nothing of its answer before its work is aborted. ``drain_deadline``: how long the engine may take to be empty
-    for an exclusive request. ``buffer_limit``: the largest body. ``admissions``: how many the interval log keeps.
+    for an exclusive request. ``buffer_limit``: the largest body; ``queue_bytes``: the most of all that wait or
+    run. ``admissions``: how many the interval log keeps.
     """
 
     policy: GatePolicy = field(default_factory=GatePolicy)
@@ -35,12 +40,17 @@ class GuardOptions:
     write_timeout: float = 60.0
     drain_deadline: float = 30.0
     buffer_limit: int = BUFFER_LIMIT
+    queue_bytes: int = 1024**3
     admissions: int = KEPT
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> "GuardOptions":
         """From the environment. Raises ValueError naming the variable: a guard that guesses would be none."""
-        policy = {name: _number(environ, variable) for name, variable in _POLICY.items() if environ.get(variable)}
+        policy = {
+            name: _count(environ, variable) if name.startswith("most_") else _number(environ, variable)
+            for name, variable in _POLICY.items()
+            if environ.get(variable)
+        }
         chosen: dict[str, float | int] = {}
         for name in ("queue_timeout", "body_timeout", "write_timeout"):
             variable = f"REPRISE_{name.upper()}"
@@ -49,9 +59,9 @@ class GuardOptions:
                 if not 0 < chosen[name] < math.inf:
                     raise ValueError(f"{variable} must be a finite number of seconds over 0")
         if environ.get("REPRISE_GUARD_ADMISSIONS"):
-            chosen["admissions"] = int(_number(environ, "REPRISE_GUARD_ADMISSIONS"))
-            if chosen["admissions"] < 1:
-                raise ValueError("REPRISE_GUARD_ADMISSIONS must be at least 1")
+            chosen["admissions"] = _count(environ, "REPRISE_GUARD_ADMISSIONS")
+            if not 1 <= chosen["admissions"] <= _MOST_ADMISSIONS:
+                raise ValueError(f"REPRISE_GUARD_ADMISSIONS must be from 1 to {_MOST_ADMISSIONS}")
         try:
             return cls(GatePolicy(**policy), **chosen)  # type: ignore[arg-type]  # numbers, checked by the classes
         except ValueError as exc:
@@ -59,10 +69,16 @@ class GuardOptions:
             raise ValueError(f"{exc} (set by {names})") from exc
 
 
-def _number(environ: Mapping[str, str], variable: str) -> float | int:
+def _number(environ: Mapping[str, str], variable: str) -> float:
     text = environ[variable]
     try:
-        value = float(text)
+        return float(text)
     except ValueError as exc:
         raise ValueError(f"{variable} must be a number, not {text[:40]!r}") from exc
-    return int(value) if value.is_integer() else value
+
+
+def _count(environ: Mapping[str, str], variable: str) -> int:
+    text = environ[variable]
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
+        raise ValueError(f"{variable} must be a whole number, 0 or more, not {text[:40]!r}")
+    return int(text)

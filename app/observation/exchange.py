@@ -186,7 +186,9 @@ class Exchange:
         if self._peak is not None:
             self._bound.coresident_peak.observe(self._peak)
             facts.append(("coresident_peak", self._peak))
-        facts.append(("admission_wait", f"{self._waited:.6f}"))
+        if self._status < _ERRORS:
+            # How long a request waited that its replica then refused, the gateway was not told.
+            facts.append(("admission_wait", f"{self._waited:.6f}"))
         if self._status < _ERRORS and self._watch is not None:
             facts += self._compared(self._watch)
         return facts
@@ -220,9 +222,10 @@ class Exchange:
             skip = Skip.CLIENT_CLOSED if outcome is Outcome.CLIENT_CLOSED else Skip.INCOMPLETE
             self._submit(None, skip)
         if self._plan is not None:
-            self._keep_receipt(outcome, error)
+            self.keep_receipt(outcome, error)
 
-    def _keep_receipt(self, outcome: Outcome, error: BaseException | None) -> None:
+    def keep_receipt(self, outcome: Outcome = Outcome.OK, error: BaseException | None = None) -> None:
+        """Keep what a receipt of the request would state now; again, where its end was another one."""
         assert self._request is not None  # noqa: S101 - the order of calls; never depends on input
         assert self._plan is not None  # noqa: S101 - as above
         assert self._sampling is not None  # noqa: S101 - as above
@@ -243,7 +246,7 @@ class Exchange:
                 self._waited,
                 self._output,
                 self._cohort_key,
-                _gate_times(self._ticket),
+                _gate_times(self._ticket, self._observatory.clock()),
             )
         )
 
@@ -307,7 +310,8 @@ _OUTCOME_OF_ERROR: Final = (
 )
 
 
-def _gate_times(ticket: Timed | None) -> GateTimes | None:
-    if ticket is None or ticket.granted_at is None or ticket.ended_at is None:
+def _gate_times(ticket: Timed | None, now: float) -> GateTimes | None:
+    if ticket is None or ticket.granted_at is None:
         return None
-    return GateTimes(*(round(moment * 1e6) for moment in (ticket.asked, ticket.granted_at, ticket.ended_at)))
+    ended = now if ticket.ended_at is None else ticket.ended_at
+    return GateTimes(*(round(moment * 1e6) for moment in (ticket.asked, ticket.granted_at, ended)))

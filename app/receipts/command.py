@@ -77,7 +77,10 @@ def _public_key(given: str) -> bytes:
     key = from_base64(given, KEY_BYTES)
     if key is not None:
         return key
-    said = _read(given).decode("utf-8", "replace").strip()
+    try:
+        said = _read(given).decode("utf-8", "replace").strip()
+    except _NotCheckable as exc:
+        raise _NotCheckable(f"--key is neither {KEY_BYTES} bytes in base64 nor a file: {exc}") from exc
     try:
         document = json.loads(said)
     except (ValueError, RecursionError):

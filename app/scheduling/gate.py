@@ -172,7 +172,10 @@ class Gate:
         """Seconds that a ticket of that class would wait if it came now: an estimate from what ran before."""
         now = self._clock()
         running = self._exclusive.granted_at if self._exclusive is not None else None
-        runs = 0.0 if running is None else max(0.0, self._mean_run - (now - running))
+        runs = 0.0
+        if running is not None:
+            # One that has outlasted the mean is of another kind: of that one it is as good a guess that half is over.
+            runs = self._mean_run - (now - running) if now - running < self._mean_run else now - running
         lasted = 0.0 if self._phase_began is None else now - self._phase_began
         ahead = len(self._line) * self._mean_run
         drain = self._mean_drain if self._running and self._exclusive is None else 0.0

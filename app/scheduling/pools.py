@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from app.determinism.mode import Mitigation
 from app.determinism.plan import Plan
 from app.scheduling.slot import ROUTED, Slot
+from app.upstream.replica import UNKNOWN_POSTURE
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +39,8 @@ class Pools:
     def members(self, plan: Plan, candidates: Sequence[Slot], *, establish: bool) -> list[Slot]:
         """Those candidates that are of the plan's pool; it is founded on the first candidate where there is none.
 
-        ``candidates`` must not be empty, and all must be equally fit. Nothing is remembered unless ``establish``.
+        ``candidates`` must not be empty, and all must be equally fit. Nothing is remembered unless ``establish``, and
+        never a posture that is not known: an engine that has just started will soon show the one that it had.
         """
         kind = (plan.model, plan.mitigations & ROUTED)
         pool = self._pools.get(kind)
@@ -47,7 +49,7 @@ class Pools:
         if members:
             return members
         posture = candidates[0].status.digest
-        if establish:
+        if establish and not posture.startswith(UNKNOWN_POSTURE):
             self._pools[kind] = Pool(posture, 1 if pool is None else pool.epoch + 1)
             if pool is not None:
                 _log.warning("no replica of posture %s is left; its requests go to posture %s", pool.posture, posture)

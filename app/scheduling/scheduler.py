@@ -150,7 +150,6 @@ class Scheduler:
     def survey(self, plan: Plan) -> tuple[Prospect, ...]:
         """What every replica that serves the model would be for a plan. Raises ModelNotFound and NotReady."""
         serving = self._serving(plan, None)
-        admission = Admission.EXCLUSIVE if plan.exclusive else Admission.SHARED
         fewest = min(len(slot.missing(plan)) for slot in serving)
         fit = [slot for slot in serving if len(slot.missing(plan)) == fewest]
         pool = self._pool(plan, fit, establish=False) if plan.mitigations else fit
@@ -160,7 +159,7 @@ class Scheduler:
                 slot.status.digest,
                 slot.status.healthy,
                 slot.missing(plan),
-                slot.expected_wait(admission),
+                slot.expected_wait(_admission(plan, slot.missing(plan))),
                 slot in pool,
             )
             for slot in serving
@@ -235,6 +234,11 @@ class Scheduler:
         return [slot for slot in serving if slot.status.healthy] or serving
 
 
+def _admission(plan: Plan, missing: Mapping[Mitigation, str]) -> Admission:
+    isolated = plan.exclusive and Mitigation.BATCH_ISOLATION not in missing
+    return Admission.EXCLUSIVE if isolated else Admission.SHARED
+
+
 def _for_shared(slots: list[Slot]) -> Slot:
     if len(slots) == 1:
         return slots[0]
@@ -263,8 +267,8 @@ class _Leasing:
 
     async def __aenter__(self) -> Lease:
         slot, missing = self._scheduler.choose(self._plan, without=self._without)
-        isolated = self._plan.exclusive and Mitigation.BATCH_ISOLATION not in missing
-        admission = Admission.EXCLUSIVE if isolated else Admission.SHARED
+        admission = _admission(self._plan, missing)
+        isolated = admission is Admission.EXCLUSIVE
         status = slot.status
         self._exclusive = int(isolated)
         slot.leases += 1

@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 
 from app.probe.mix_figures import Quantiles
+from app.simulation.arguments import GATES
 from app.simulation.fit import Fit
 from app.simulation.measured import Waits
 from app.simulation.sweep import Comparison, FleetRow, SweepPlan
@@ -18,6 +19,9 @@ FORMAT: Final = "reprise-simulation/1"
 _NONE: Final = "-"
 _PERCENT: Final = 100
 _MILLISECONDS: Final = 1000
+_DOUBTFUL: Final = 0.2
+"""Relative errors in tokens per second over this are no prediction."""
+
 _SHORT: Final = 0.1
 """Seconds; relative errors of waits below it say nothing."""
 
@@ -96,9 +100,8 @@ def _comparison(report: SimulationReport) -> Table:
 
 def _fleets(report: SimulationReport) -> Table:
     table = _table(
-        f"fleets, {report.plan.clients} clients per replica (gate: {report.plan.gate}, share "
-        f"{report.plan.policy.exclusive_share:g}, phase {report.plan.policy.phase_seconds:g} s, spill at "
-        f"{report.plan.spill:g} s)",
+        f"fleets, {report.plan.clients} clients per replica "
+        f"(gate: {_gate(report.plan)}, spill at {report.plan.spill:g} s)",
         (
             *("replicas", "isolated", "tokens/s", "per\nreplica", "retention"),
             *("shared wait\np50 / p99", "isolated wait\np50 / p99", "exclusive\ntime", "simulated"),
@@ -138,10 +141,18 @@ def _notes(report: SimulationReport) -> Iterator[str]:
         )
     else:
         yield "The document holds no measured sweep, so nothing is known of how well the simulation predicts one."
+    if report.fit.error > _DOUBTFUL or any(abs(each.error) > _DOUBTFUL for each in report.comparisons):
+        yield "DO NOT TRUST THESE FIGURES: they are off by over 20 % where they can be checked. Measure longer, alone."
     if any(not row.horizon.settled for row in report.rows):
         yield "Where the simulated time is short against the spill threshold, queues were not full: waits are too low."
     if refused := sum(row.outcome.refused for row in report.rows):
         yield f"{refused} simulated requests met a full queue and came again later."
+
+
+def _gate(plan: SweepPlan) -> str:
+    if plan.gate != GATES[0]:
+        return plan.gate
+    return f"{plan.gate}, share {plan.policy.exclusive_share:g}, phase {plan.policy.phase_seconds:g} s"
 
 
 def _wait_errors(report: SimulationReport) -> str:

@@ -21,6 +21,9 @@ _KEEP_ALIVE_SECONDS: Final = 4.0
 """Below the 5 s after which vLLM's server closes an idle connection, so that we never write into a closing one."""
 
 _SWEEP_SLACK: Final = 0.05
+_UNREACHED_RETRY: Final = 2.0
+"""Seconds after which a replica that could not be reached may be there again; nothing was sent to it."""
+
 _DRAIN_SECONDS: Final = 1.0
 
 
@@ -66,10 +69,11 @@ class UpstreamResponse:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def drain(self) -> None:
-        """Read what follows the last event that mattered, so that the connection can serve again; waits 1 s for it."""
-        with contextlib.suppress(UpstreamError):
-            while await self._connection.piece(_DRAIN_SECONDS):
-                pass
+        """Read what follows the last event that mattered, so that the connection can serve again; takes at most 1 s."""
+        with contextlib.suppress(UpstreamError, TimeoutError):
+            async with asyncio.timeout(_DRAIN_SECONDS):
+                while await self._connection.piece(_DRAIN_SECONDS):
+                    pass
 
 
 class UpstreamClient:
@@ -176,10 +180,13 @@ class _Pool:
                 )
         except TimeoutError as exc:
             raise UpstreamUnavailable(
-                f"Replica {self._name} did not accept a connection within {self._connect_timeout:g} s."
+                f"Replica {self._name} did not accept a connection within {self._connect_timeout:g} s.",
+                retry_after=_UNREACHED_RETRY,
             ) from exc
         except OSError as exc:
-            raise UpstreamUnavailable(f"Replica {self._name} cannot be reached ({exc.strerror or exc}).") from exc
+            raise UpstreamUnavailable(
+                f"Replica {self._name} cannot be reached ({exc.strerror or exc}).", retry_after=_UNREACHED_RETRY
+            ) from exc
         return connection
 
     def give_back(self, connection: Connection) -> None:

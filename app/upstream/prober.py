@@ -18,6 +18,7 @@ from app.upstream.replica import UNKNOWN_POSTURE, GateView, Replica, ReplicaStat
 GUARD_KEY_HEADER: Final = "x-determinism-guard-key"
 POSTURE_PATH: Final = "/reprise/posture"
 ADMISSIONS_PATH: Final = "/reprise/admissions"
+_RECEIPTS_AT_ONCE: Final = 8
 
 
 class Prober:
@@ -41,12 +42,21 @@ class Prober:
             transport=transport,
             headers={"authorization": f"Bearer {api_key}"} if api_key else {},
         )
+        # Whoever asks for receipts must not use up what the probes go by.
+        self._aside = httpx.AsyncClient(
+            timeout=timeout,
+            trust_env=False,
+            transport=transport,
+            limits=httpx.Limits(max_connections=_RECEIPTS_AT_ONCE),
+        )
 
     async def __aenter__(self) -> Self:
         await self._client.__aenter__()
+        await self._aside.__aenter__()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        await self._aside.aclose()
         await self._client.aclose()
 
     async def observe(self, replica: Replica) -> ReplicaStatus:
@@ -72,7 +82,7 @@ class Prober:
     async def admissions(self, replica: Replica, request_id: str) -> Mapping[str, Any] | None:
         """What the guard's interval log says of one request; None where it cannot be asked."""
         try:
-            response = await self._client.get(
+            response = await self._aside.get(
                 f"{replica.url}{ADMISSIONS_PATH}", params={"request": request_id}, headers=self._guard_headers()
             )
             said = response.json() if response.status_code == httpx.codes.OK else None

@@ -1,7 +1,7 @@
 """Replicas as values: what they are, and what was last observed of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -84,6 +84,12 @@ class ReplicaStatus:
     def served(self) -> frozenset[str]:
         """The names of the models."""
         return frozenset(str(model["id"]) for model in self.models if "id" in model)
+
+    def differs(self, other: "ReplicaStatus | None") -> bool:
+        """Whether it is worth telling. vLLM stamps its models with the time of each question, which is not."""
+        if other is None or self.served != other.served:
+            return True
+        return replace(self, models=()) != replace(other, models=())
 
     @property
     def serial(self) -> bool:

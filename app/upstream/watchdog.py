@@ -81,7 +81,7 @@ class Watchdog:
         status = self._judged(watched, await self._observe(replica))
         before, watched.status = watched.status, status
         self._seen(replica, status)
-        if status != before:
+        if status.differs(before):
             self._changed(replica, status)
 
     async def _watch(self, replica: Replica) -> None:

@@ -68,6 +68,30 @@ async def test_a_bad_body_is_the_same_error_as_on_the_way(
     assert (answer.status, answer.error["param"]) == (status, param)
 
 
+async def test_headers_are_read_as_on_the_way(gateway: RunningGateway) -> None:
+    """What a generating path would refuse by its head is refused here too."""
+    unknown = await gateway.post({"model": "m"}, PLAN, x_determinism_strictness="11")
+    compressed = await gateway.post({"model": "m"}, PLAN, content_encoding="gzip")
+    assert (unknown.status, unknown.error["code"]) == (400, "unknown_header")
+    assert compressed.status == 415
+
+
+async def test_a_body_that_never_ends_is_refused_in_time(gateway: RunningGateway) -> None:
+    """408, like everywhere."""
+    async with gateway.connection() as (reader, writer):
+        writer.write(b"POST /v1/determinism/plan HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 408")
+
+
+async def test_what_would_run_in_company_is_said_to(upstream: ScriptedVllm, tmp_path: Path) -> None:
+    """Asked to report, a request whose isolation is missing would be admitted shared."""
+    guarded(upstream, batch_isolation=False)
+    wish = {"mode": "isolated", "on_unavailable": "report"}
+    async with running_gateway(tmp_path, upstream.url, guard_key="k") as gateway:
+        plan = (await gateway.post({"model": "m", "determinism": wish}, PLAN)).json()
+    assert (plan["admission"], plan["would_be_served"]) == ("shared", True)
+
+
 async def test_before_any_replica_was_ready(tmp_path: Path) -> None:
     """There is no prospect to tell of, and the error says why."""
     async with running_gateway(tmp_path, "http://127.0.0.1:9", wait=False) as gateway:

@@ -66,6 +66,8 @@ async def test_an_answer_behind_the_gateways_own_gate(gateway: RunningGateway) -
         ({"determinism": "isolated", "x_script": {"do": "reset"}}, 502, "upstream_error", None),
         ({"determinism": "isolated", "x_script": {"do": "short"}}, 502, "incomplete", "batch_isolation"),
         ({"x_script": {"status": 400}}, 400, "invalid", None),
+        ({"determinism": "isolated", "x_script": {"status": 400}}, 400, "invalid", None),
+        ({"determinism": "isolated", "x_script": {"status": 429}}, 429, "unavailable", None),
     ],
 )
 async def test_a_request_that_went_otherwise(
@@ -80,6 +82,20 @@ async def test_a_request_that_went_otherwise(
 
 
 MISSING = {"eager", "fixed_kv_split", "framework_determinism"}
+
+
+async def test_a_broken_promise_is_stated_as_it_was(upstream: ScriptedVllm, tmp_path: Path) -> None:
+    """The guard counted company: the caller gets a 503, and the receipt says what ran and what it lacked."""
+    guarded(upstream)
+    upstream.word = {"x-determinism-coresident-peak": "3", "x-determinism-posture": "p-1"}
+    async with running_gateway(tmp_path, upstream.url, guard_key="k") as gateway:
+        answer = await gateway.post({"model": "m", "determinism": "isolated"})
+        receipt = await receipt_of(gateway, answer)
+    assert (answer.status, answer.error["code"]) == (503, "determinism_unavailable")
+    assert (receipt["status"], receipt["posture"], receipt["coresident_peak"]) == (503, "p-1", 3)
+    states = {each["mitigation"]: (each["status"], each["reason"]) for each in receipt["mitigations"]}
+    assert states["batch_isolation"] == ("unavailable", "the guard counted 3 co-resident requests")
+    assert states["pinned_seed"] == ("applied", None)
 
 
 async def test_requests_without_a_plan_and_unknown_ids(gateway: RunningGateway) -> None:

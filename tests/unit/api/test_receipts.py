@@ -92,8 +92,9 @@ async def test_an_unknown_request_is_a_404_that_says_how_many_are_kept(name: str
     assert response.status_code == 404
     assert response.json() == {
         "error": {
-            "message": f"No receipt of request '{name[:80]}' is kept: it has not finished, or is not among the last "
-            "4096 that have.",
+            "message": f"No receipt of request '{name[:80]}' is kept: it has not finished, was refused "
+            "before it had a plan, or is not among the last "
+            "4096 that have finished.",
             "type": "invalid_request_error",
             "param": "request_id",
             "code": "not_found",

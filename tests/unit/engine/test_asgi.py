@@ -96,7 +96,8 @@ async def test_a_body_that_was_looked_at_is_still_there() -> None:
     """The whole body, and afterwards every message of it in order, then what comes live."""
     parts = [body(b"one ", more=True), body(b"", more=True), body(b"two"), DISCONNECT]
     inbox = Inbox(taking(list(parts)))
-    assert await inbox.body(5) == b"one two"
+    assert await inbox.body(5) == [b"one ", b"", b"two"]
+    assert inbox.size == 7
     assert [await inbox.receive() for _ in parts] == parts
 
 

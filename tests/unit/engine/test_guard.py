@@ -462,20 +462,30 @@ async def test_elsewhere_the_field_is_the_servers_business() -> None:
     assert call.status == 200
 
 
-async def test_a_realtime_session_is_a_shared_request() -> None:
-    """It holds a shared lease while it is open, and needs the engine's key."""
+async def test_a_realtime_session_is_refused() -> None:
+    """It may last for days, and no exclusive request could ever run; the reason says so."""
     replica = Replica()
     session = replica.call(EXCLUSIVE, "/v1/realtime", kind="websocket", data=None)
+    await replica.serve(session)
+    assert [(message["type"], message["code"]) for message in session.sent] == [("websocket.close", 1008)]
+    assert "keep exclusive requests out" in session.sent[0]["reason"]
+    assert replica.server.started == []
+
+
+async def test_the_bodies_that_wait_are_bounded_together() -> None:
+    """One too many is a 429 with a time to come back; when the others are gone there is room again."""
+    replica = Replica(queue_bytes=5)
+    running, refused, later = (replica.call(SHARED, data=b"123") for _ in range(3))
     async with anyio.create_task_group() as group:
-        group.start_soon(replica.serve, session)
+        group.start_soon(replica.serve, running)
         await quiet()
-        assert counts(replica) == (1, 0, 0, 0)
-        session.finish.set()
-    assert counts(replica) == (0, 0, 0, 0)
-    replica.state.args.api_key = ["one"]
-    refused = replica.call({}, "/v1/realtime", kind="websocket", data=None)
-    await replica.serve(refused)
-    assert [(message["type"], message["code"]) for message in refused.sent] == [("websocket.close", 1008)]
+        await replica.serve(refused)
+        assert error_of(refused) == (429, "queue_full")
+        assert refused.headers["retry-after"] == "1"
+        running.finish.set()
+    later.finish.set()
+    await replica.serve(later)
+    assert later.status == 200
 
 
 async def test_a_full_queue_refuses_with_a_time_to_come_back() -> None:
@@ -515,18 +525,21 @@ async def test_a_request_waits_as_long_as_its_gateway_says(headers: dict[str, st
 
 async def test_priority_and_caller_are_the_gateways_word() -> None:
     """With the guard key they order the queue; without it they are nothing but headers to drop."""
-    replica = Replica(policy=GatePolicy(key_seconds=1e-9))
+    replica = Replica(policy=GatePolicy(most_exclusive=6))
     named = {name: {**EXCLUSIVE, "x-determinism-caller": name} for name in "ab"}
-    first, second = replica.call(named["a"]), replica.call(named["a"])
+    first, second, third, fourth = (replica.call(named["a"]) for _ in range(4))
     other, urgent = replica.call(named["b"]), replica.call({**named["b"], "x-determinism-priority": "-5"})
-    calls = (first, second, other, urgent)
+    calls = (first, second, third, fourth, other, urgent)
     async with anyio.create_task_group() as group:
         for call in calls:
             group.start_soon(replica.serve, call)
             await quiet()
+        too_many = replica.call(named["a"])
+        await replica.serve(too_many)
         for call in calls:
             call.finish.set()
-    assert replica.server.started == [first, urgent, second, other]
+    assert error_of(too_many) == (429, "queue_full")
+    assert replica.server.started == [first, second, third, fourth, urgent, other]
     spoof = replica.call({"x-determinism-priority": "nonsense", "x-determinism-caller": "a", "x-other": "kept"})
     spoof.finish.set()
     await replica.serve(spoof)

@@ -44,7 +44,12 @@ def test_each_variable_has_its_field() -> None:
         ("REPRISE_QUEUE_TIMEOUT", "0"),
         ("REPRISE_BODY_TIMEOUT", "inf"),
         ("REPRISE_WRITE_TIMEOUT", "nan"),
+        ("REPRISE_QUEUE_SHARED", "nan"),
+        ("REPRISE_QUEUE_EXCLUSIVE", "0.5"),
+        ("REPRISE_EXCLUSIVE_KEY_SECONDS", "inf"),
         ("REPRISE_GUARD_ADMISSIONS", "0"),
+        ("REPRISE_GUARD_ADMISSIONS", "inf"),
+        ("REPRISE_GUARD_ADMISSIONS", "100000000"),
     ],
 )
 def test_nonsense_ends_the_start_and_names_the_variable(variable: str, value: str) -> None:

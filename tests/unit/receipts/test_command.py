@@ -159,8 +159,14 @@ def test_the_key_is_one_line(state: Path, capsys: pytest.CaptureFixture[str]) ->
     [
         (["verify", "{dir}/missing.json", "--key", OURS], "{dir}/missing.json: No such file or directory"),
         (["verify", "{dir}", "--key", OURS], "{dir}: Is a directory"),
-        (["verify", "{dir}/good.json", "--key", "{dir}/missing.key"], "{dir}/missing.key: No such file or directory"),
-        (["verify", "{dir}/good.json", "--key", OURS[:-4]], f"{OURS[:-4]}: No such file or directory"),
+        (
+            ["verify", "{dir}/good.json", "--key", "{dir}/missing.key"],
+            "--key is neither 32 bytes in base64 nor a file: {dir}/missing.key: No such file or directory",
+        ),
+        (
+            ["verify", "{dir}/good.json", "--key", OURS[:-4]],
+            f"--key is neither 32 bytes in base64 nor a file: {OURS[:-4]}: No such file or directory",
+        ),
         (
             ["verify", "{dir}/good.json", "--key", "{dir}/good.json"],
             "--key: {dir}/good.json holds no key of 32 bytes in base64",

@@ -73,13 +73,18 @@ async def test_consecutive_probes_decide(story: list[ReplicaStatus], changes: li
 
 
 async def test_the_gates_figures_are_seen_and_are_no_change() -> None:
-    """They differ at every probe; nobody is told of another status for it."""
+    """They differ at every probe, as does vLLM's stamp on its models; nobody is told of another status for it."""
     waiting = iter(range(5))
-    told = Told(lambda _: replace(HEALTHY, gate=GateView(waiting_shared=next(waiting))))
+
+    def answer(_: Replica) -> ReplicaStatus:
+        number = next(waiting)
+        return replace(HEALTHY, gate=GateView(waiting_shared=number), models=({"id": "m", "created": number},))
+
+    told = Told(answer)
     for _ in range(3):
         await told.watchdog.look_at(A)
     assert [status.gate.waiting_shared for status in told.seen] == [0, 1, 2]
-    assert told.changes == [HEALTHY]
+    assert len(told.changes) == 1
 
 
 async def test_it_outlives_a_probe_that_fails() -> None:
