@@ -24,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a public key that you trust, or a file that holds it; repeat it for several "
         "(default: the key of the installation in the state directory)",
     )
+    verify.add_argument(
+        "--answer", metavar="FILE", help="the answer's body in JSON, as received: its output must be the stated one"
+    )
     _add_state_dir(verify)
     key = actions.add_parser("key", help="print the public key that this installation signs receipts with")
     key.description = (

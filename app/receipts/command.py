@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from app.determinism.output import read_unary
 from app.errors import InvalidReceipt
 from app.receipts.arguments import state_directory
 from app.receipts.document import Interval, Receipt
@@ -51,6 +52,9 @@ def _verify(arguments: argparse.Namespace) -> int:
     except InvalidReceipt as exc:
         sys.stdout.write(f"not valid: {exc.param}: {_plain(exc.message)}\n")
         return EXIT_INVALID
+    if arguments.answer is not None and (odd := _differs(arguments.answer, verified.receipt)) is not None:
+        sys.stdout.write(f"not valid: answer: {_plain(odd)}\n")
+        return EXIT_INVALID
     if verified.trusted:
         sys.stdout.write(f"valid: signed by {_plain(trusted[verified.key])}\n")
     else:
@@ -59,6 +63,16 @@ def _verify(arguments: argparse.Namespace) -> int:
     for name, value in _lines(verified.receipt):
         sys.stdout.write(f"  {name:<12}{_plain(value)}\n")
     return EXIT_VALID if verified.trusted else EXIT_UNTRUSTED
+
+
+def _differs(name: str, receipt: Receipt) -> str | None:
+    """Why a saved answer is not the one that a receipt is about; None where its output is."""
+    output = read_unary(receipt.path, _read(name))
+    if output is None:
+        raise _NotCheckable(f"--answer: {name} holds no answer of {receipt.path} in JSON (a stream cannot be checked)")
+    if output.digest == receipt.output:
+        return None
+    return f"its output is {output.digest}, the receipt is about {receipt.output or 'none that could be read'}"
 
 
 def _trusted(arguments: argparse.Namespace) -> dict[bytes, str]:
@@ -148,8 +162,8 @@ def _lines(receipt: Receipt) -> Iterator[tuple[str, str]]:
 def _interval(interval: Interval, source: str) -> str:
     place = "" if interval.epoch is None else f" {interval.epoch}/{_known(interval.sequence)}"
     end = "still open" if interval.ended_us is None else f"{(interval.ended_us - interval.granted_us) / 1e6:.6f} s"
-    peak = f"peak {_known(interval.peak)}"
-    return f"by the {source}{place}: {interval.admission}, {end} from {interval.granted_us / 1e6:.6f} s, {peak}"
+    began = f"{interval.granted_us / 1e6:.6f} s on its clock"
+    return f"by the {source}{place}: {interval.admission}, {end} from {began}, peak {_known(interval.peak)}"
 
 
 def _known(value: str | int | None) -> str:

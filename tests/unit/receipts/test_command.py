@@ -11,6 +11,7 @@ import pytest
 
 from app import __version__
 from app.cli import main
+from app.determinism.output import read_unary
 from app.receipts.signing import Signer, to_base64
 from app.receipts.store import GateTimes
 from app.state import StateDirectory
@@ -57,7 +58,7 @@ def test_a_good_receipt_says_what_it_states(tmp_path: Path, state: Path, capsys:
         "  sampling    temperature 0.7, seed 9223372036854775807",
         "  replica     127.0.0.1:8001, posture 5f0c1e",
         "  admission   exclusive, co-resident peak 1, waited 0.250000 s",
-        "  interval    by the guard e-0011223344556677/7: exclusive, 1.750000 s from 1.250000 s, peak 1",
+        "  interval    by the guard e-0011223344556677/7: exclusive, 1.750000 s from 1.250000 s on its clock, peak 1",
         f"  output      {'ab' * 32}, cohort {'cd' * 32}",
         f"  gateway     {__version__}",
     ]
@@ -252,3 +253,30 @@ def test_a_receipt_cannot_write_to_the_terminal(tmp_path: Path, capsys: pytest.C
     out = capsys.readouterr().out
     assert set(out) <= {"\n", *map(chr, range(0x20, 0x7F))}
     assert not [line for line in out.splitlines() if line.startswith("valid")]
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "says"),
+    [
+        ("blue", 0, "valid: signed by"),
+        ("red", 1, "not valid: answer: its output is o-"),
+        (None, 2, "holds no answer of /v1/chat/completions in JSON"),
+    ],
+)
+def test_an_answer_is_tied_to_its_receipt(
+    text: str | None, status: int, says: str, tmp_path: Path, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The body that was received has the stated output, another one has not, and what is none cannot be checked."""
+
+    def answer(content: str) -> bytes:
+        choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
+        return json.dumps({"choices": [choice]}).encode()
+
+    output = read_unary("/v1/chat/completions", answer("blue"))
+    assert output is not None
+    saved = tmp_path / "answer.json"
+    saved.write_bytes(b"data: [DONE]" if text is None else answer(text))
+    named = file_of(tmp_path, signed(output=output.digest))
+    assert receipt("verify", named, "--state-dir", state, "--answer", saved) == status
+    printed = capsys.readouterr()
+    assert says in printed.out + printed.err
