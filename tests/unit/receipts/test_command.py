@@ -80,7 +80,7 @@ def test_the_gateways_own_interval_is_called_that(tmp_path: Path, capsys: pytest
     """Whose word an interval is, is part of its line."""
     document = signed(gate=GateTimes(0, 500_000, 2_000_000))
     assert receipt("verify", file_of(tmp_path, document), "--key", OURS) == 0
-    assert "by the gateway: exclusive, 1.500000 s from 0.500000 s, peak 1\n" in capsys.readouterr().out
+    assert "by the gateway: exclusive, 1.500000 s from 0.500000 s on its clock, peak 1\n" in capsys.readouterr().out
 
 
 def test_a_changed_receipt_is_not_valid(tmp_path: Path, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
