@@ -57,7 +57,11 @@ class Settings(BaseSettings):
         30.0, gt=0, description="How long an exclusive request waits for a replica without the guard to run empty."
     )
     exclusive_share: float = Field(
-        0.5, gt=0, le=1, description="The most of contended time that exclusive requests get on a replica."
+        0.5,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="The most of contended time that exclusive requests get on a replica.",
     )
     exclusive_phase_seconds: float = Field(
         10.0, ge=0, allow_inf_nan=False, description="An exclusive phase this long gives way to shared requests."

@@ -55,6 +55,9 @@ _ANSWER_HEADERS: Final = {
 }
 
 
+_RETRY_AFTER: Final = {"description": "Seconds, where a time can be named.", "schema": {"type": "integer"}}
+
+
 def describe_inference(app: FastAPI) -> None:
     """Add the generating endpoints to the application's OpenAPI document."""
     generate = app.openapi
@@ -83,6 +86,7 @@ def _operation(summary: str, content: str) -> dict[str, Any]:
     headers = {name: {"description": text, "schema": {"type": "string"}} for name, text in _ANSWER_HEADERS.items()}
     failures = {
         "400": "The body, the mode or a mitigation is wrong; the message names the field.",
+        "404": "No replica serves the model (model_not_found).",
         "413": "The body is over the limit.",
         "429": "Too many requests of its class wait for the replica (queue_full); Retry-After says when to come back.",
         "501": "The mode is known by name only.",
@@ -91,10 +95,12 @@ def _operation(summary: str, content: str) -> dict[str, Any]:
         "can honour a mitigation (determinism_unavailable).",
         "504": "The replica sent nothing in time.",
     }
-    errors = {
+    errors: dict[str, dict[str, Any]] = {
         status: {"description": text, "content": {"application/json": {"schema": _ERROR}}}
         for status, text in failures.items()
     }
+    for status in ("429", "502", "503"):
+        errors[status]["headers"] = {"retry-after": _RETRY_AFTER}
     return {
         "post": {
             "summary": summary,

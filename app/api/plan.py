@@ -76,6 +76,11 @@ def build_plan_router(previewer: Previewer, *, max_body_bytes: int, body_timeout
         summary="What would happen to this request: the plan, the pool, the expected wait. Nothing is sent.",
         description="What the gateway decides; the engine may still refuse a body that it cannot serve. The body is "
         "taken for a chat completion if it has messages, else for a completion.",
+        responses={
+            400: {"description": "The body, the mode or a mitigation is wrong; the message names the field."},
+            404: {"description": "No replica serves the model."},
+            501: {"description": "The mode is known by name only."},
+        },
         openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _ANY_OBJECT}}}},
     )
     async def plan(
