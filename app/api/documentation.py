@@ -38,6 +38,11 @@ _REQUEST_HEADERS: Final[dict[str, dict[str, Any]]] = {
     "x-determinism-on-unavailable": {"type": "string", "enum": ["reject", "report"], "default": "reject"},
 }
 
+REQUEST_PARAMETERS: Final[list[dict[str, Any]]] = [
+    {"name": name, "in": "header", "required": False, "schema": schema} for name, schema in _REQUEST_HEADERS.items()
+]
+"""The headers that choose a mode, as OpenAPI parameters."""
+
 _ANSWER_HEADERS: Final = {
     "x-determinism-request": "The gateway's own id, under which /v1/determinism/receipts/{request_id} has the receipt.",
     "x-determinism-mode": "The mode that ruled.",
@@ -105,10 +110,7 @@ def _operation(summary: str, content: str) -> dict[str, Any]:
         "post": {
             "summary": summary,
             "tags": ["inference"],
-            "parameters": [
-                {"name": name, "in": "header", "required": False, "schema": schema}
-                for name, schema in _REQUEST_HEADERS.items()
-            ],
+            "parameters": REQUEST_PARAMETERS,
             "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
             "responses": {"200": {"description": "The engine's own answer.", "headers": headers}, **errors},
         }

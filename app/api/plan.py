@@ -1,12 +1,13 @@
 """``POST /v1/determinism/plan``: what would happen to a request, without sending it. FastAPI, off the hot path."""
 
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import anyio
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect
 
+from app.api.documentation import REQUEST_PARAMETERS
 from app.api.inference import check_body_head, read_wish
 from app.determinism.mode import Mitigation
 from app.errors import RequestTimeout, RequestTooLarge
@@ -81,15 +82,12 @@ def build_plan_router(previewer: Previewer, *, max_body_bytes: int, body_timeout
             404: {"description": "No replica serves the model."},
             501: {"description": "The mode is known by name only."},
         },
-        openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _ANY_OBJECT}}}},
+        openapi_extra={
+            "parameters": REQUEST_PARAMETERS,
+            "requestBody": {"required": True, "content": {"application/json": {"schema": _ANY_OBJECT}}},
+        },
     )
-    async def plan(
-        request: Request,
-        # Named for the documentation only: all headers are read as on the generating paths.
-        x_determinism_mode: Annotated[str | None, Header()] = None,  # noqa: ARG001 - see above
-        x_determinism_mitigations: Annotated[str | None, Header()] = None,  # noqa: ARG001 - see above
-        x_determinism_on_unavailable: Annotated[str | None, Header()] = None,  # noqa: ARG001 - see above
-    ) -> PlanAnswer:
+    async def plan(request: Request) -> PlanAnswer:
         headers = tuple(request.scope["headers"])
         wish = read_wish(request.scope, headers)
         check_body_head(headers, max_body_bytes)
