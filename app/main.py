@@ -19,6 +19,7 @@ from app.api.inference import PATHS, InferenceApp
 from app.api.operations import build_router, install_errors
 from app.api.plan import build_plan_router
 from app.api.receipts import build_receipts_router
+from app.asgi import Receive, Scope, Send
 from app.gateway import Gateway, Policy
 from app.observation.exchange import Observatory
 from app.observation.metrics import Metrics
@@ -27,7 +28,6 @@ from app.observation.sqlite import SqliteStore
 from app.preview import Previewer
 from app.receipts.signing import Signer
 from app.receipts.store import Receipts
-from app.reply import Receive, Scope, Send
 from app.scheduling.scheduler import Scheduler
 from app.settings import Settings
 from app.state import StateDirectory

@@ -9,6 +9,7 @@ import secrets
 from typing import Final
 
 from app.api.presence import Presence
+from app.asgi import Receive, Scope, Send
 from app.determinism.plan import MITIGATIONS_HEADER, MODE_HEADER, NO_WISH, ON_UNAVAILABLE_HEADER, Wish, read_headers
 from app.errors import (
     InvalidRequest,
@@ -21,7 +22,7 @@ from app.errors import (
 )
 from app.gateway import Call, Gateway
 from app.headers import FOR_GUARD, REQUEST
-from app.reply import ClientGone, Header, Receive, Reply, Scope, Send
+from app.reply import ClientGone, Header, Reply
 
 PATHS: Final = ("/v1/chat/completions", "/v1/completions")
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from app.asgi import Receive, Scope
 from app.errors import RequestTimeout
-from app.reply import ClientGone, Receive, Reply, Scope
+from app.reply import ClientGone, Reply
 
 LEAVING: Final = "reprise.leaving"
 """The ASGI extension of our own protocol class; its "watchers" are called when the connection is lost."""

@@ -3,18 +3,13 @@
 import asyncio
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
+from app.asgi import Message, Receive, Scope, Send
 from app.errors import DeterminismUnavailable, QueueFull, RepriseError
 from app.scheduling.ticket import Ticket
-
-Scope: TypeAlias = MutableMapping[str, Any]
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PEAK_HEADER: Final = b"x-determinism-coresident-peak"
 WAIT_HEADER: Final = b"x-determinism-admission-wait"
@@ -158,49 +153,6 @@ class Reporter:
         for part in filter(None, (body[:at], comment)):
             await self._send({"type": "http.response.body", "body": part, "more_body": True})
         return {**message, "body": body[at:]}
-
-
-class Outbox:
-    """ASGI's send, watched: a client that takes nothing for ``patience`` seconds is given up.
-
-    The task that made the outbox is cancelled then, and ``stalled`` is true. One timer serves all messages: it moves
-    itself on instead of being set for each.
-    """
-
-    def __init__(self, send: Send, patience: float) -> None:
-        self._send = send
-        self._patience = patience
-        self._loop = asyncio.get_running_loop()
-        self._worker = asyncio.current_task()
-        self._since: float | None = None
-        self._timer = self._loop.call_later(patience, self._look)
-        self.stalled = False
-
-    async def send(self, message: Message) -> None:
-        """Pass a message on."""
-        self._since = self._loop.time()
-        try:
-            await self._send(message)
-        finally:
-            self._since = None
-
-    def swallow(self) -> None:
-        """Take back the cancellation, which the task has noticed and will not pass on."""
-        if self._worker is not None:
-            self._worker.uncancel()
-
-    def close(self) -> None:
-        """Stop watching."""
-        self._timer.cancel()
-
-    def _look(self) -> None:
-        now = self._loop.time()
-        due = (now if self._since is None else self._since) + self._patience
-        if due > now:
-            self._timer = self._loop.call_at(due, self._look)
-        elif self._worker is not None:
-            self.stalled = True
-            self._worker.cancel()
 
 
 @dataclass(frozen=True, slots=True)

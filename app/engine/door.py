@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-from app.engine.asgi import Refusal, Scope, header
+from app.asgi import Scope
+from app.engine.asgi import Refusal, header
 from app.engine.observer import api_servers, sequences_at_once
 from app.scheduling.ticket import Admission
 

@@ -43,18 +43,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qsl
 
+from app.asgi import App, Message, PatientSend, Receive, Scope, Send
 from app.determinism.mode import Mitigation
 from app.engine.admissions import MOST_LISTED, AdmissionLog
 from app.engine.asgi import (
-    App,
     Inbox,
-    Message,
-    Outbox,
-    Receive,
     Refusal,
     Reporter,
-    Scope,
-    Send,
     send_json,
 )
 from app.engine.body import ClientLeftError, take_in
@@ -198,7 +193,7 @@ class Guard:
             await wish.send(send)
             return
         scope = {**scope, "headers": [pair for pair in scope["headers"] if pair[0].lower() not in OURS]}
-        inbox, outbox = Inbox(receive, self._options.buffer_limit), Outbox(send, self._options.write_timeout)
+        inbox, outbox = Inbox(receive, self._options.buffer_limit), PatientSend(send, self._options.write_timeout)
         try:
             refusal = await take_in(inbox, _path(scope), self._options.body_timeout)
             if refusal is None:
@@ -209,7 +204,7 @@ class Guard:
                 finally:
                     self._bytes -= inbox.size
             if refusal is not None:
-                await refusal.send(outbox.send)
+                await refusal.send(outbox)
         except ClientLeftError:
             pass
         except asyncio.CancelledError:
@@ -222,7 +217,7 @@ class Guard:
             inbox.close()
 
     async def _queue(
-        self, scope: Scope, inbox: Inbox, outbox: Outbox, client: EngineClient, wish: Asked
+        self, scope: Scope, inbox: Inbox, outbox: PatientSend, client: EngineClient, wish: Asked
     ) -> Refusal | None:
         """Hold a ticket for as long as the request waits and runs; returns why it did not run, if so."""
         turn = asyncio.Event()
@@ -246,16 +241,16 @@ class Guard:
             self._gate.release(ticket)
 
     async def _run(
-        self, scope: Scope, inbox: Inbox, outbox: Outbox, client: EngineClient, wish: Asked, ticket: Ticket
+        self, scope: Scope, inbox: Inbox, outbox: PatientSend, client: EngineClient, wish: Asked, ticket: Ticket
     ) -> Refusal | None:
         """Let vLLM serve a request that was granted; returns why it may not."""
         interval = self._log.admitted(ticket, wish.request)
         if wish.alone and not await self._emptied(client, inbox.pause):
             return unavailable(f"the engine was not empty within {self._options.drain_deadline:g} s")
         wait = self._log.started(interval) - ticket.asked
-        reporter = Reporter(outbox.send, ticket, wait, self._observer.digest)
+        reporter = Reporter(outbox, ticket, wait, self._observer.digest)
         try:
-            await self._app(scope, inbox.receive, reporter.send if wish.trusted else outbox.send)
+            await self._app(scope, inbox.receive, reporter.send if wish.trusted else outbox)
         finally:
             if wish.alone and not await self._emptied(client, _sleep):
                 logger.warning("an exclusive request still runs %g s after its answer", self._options.drain_deadline)

@@ -5,7 +5,8 @@ runs or waits, ``POST /benchmark/gate/fifo`` and ``POST /benchmark/gate/fair``, 
 `tests/benchmarks/fairness.py` drives it.
 """
 
-from app.engine.asgi import Receive, Refusal, Scope, Send, send_json
+from app.asgi import Receive, Scope, Send
+from app.engine.asgi import Refusal, send_json
 from app.engine.guard import Guard
 from app.scheduling.gate import Gate
 

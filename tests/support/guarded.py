@@ -25,7 +25,8 @@ from typing import Any
 
 import uvicorn
 
-from app.engine.asgi import App, Receive, Scope, Send, header, send_json
+from app.asgi import App, Receive, Scope, Send
+from app.engine.asgi import header, send_json
 from app.engine.guard import GENERATING_PATHS, Guard
 from app.engine.plugin import EXTENSION
 from tests.support.running import start

@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from app.engine.asgi import App, Message
+from app.asgi import App, Message
 from app.engine.guard import Guard
 from app.engine.options import GuardOptions
 from app.engine.plugin import EXTENSION

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.engine.asgi import BodyTooLargeError, Inbox, Message, Reporter
+from app.asgi import Message
+from app.engine.asgi import BodyTooLargeError, Inbox, Reporter
 from app.scheduling.gate import Gate
 from app.scheduling.ticket import Admission, Ticket
 from tests.unit.engine.fakes import DISCONNECT, body, quiet

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from app.engine.asgi import Message
+from app.asgi import Message
 from app.engine.guard import GENERATING_PATHS
 from app.scheduling.gate import GatePolicy
 from tests.support.running import start

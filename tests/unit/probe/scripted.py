@@ -1,19 +1,16 @@
 """A server whose answers are scripted: an ASGI application that behaves as a gateway before a batching engine does."""
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 from anyio.lowlevel import checkpoint
 
+from app.asgi import Receive, Scope, Send
 from app.scheduling.gate import Gate
 from app.scheduling.ticket import Admission
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 TURNS = 12
 """Turns of the event loop that a request takes, so that requests overlap without a clock."""
