@@ -14,35 +14,45 @@ App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 class PatientSend:
     """ASGI's send, watched: a client that takes nothing for ``patience`` seconds is given up.
 
-    The task that made it is cancelled then, and ``stalled`` is true, so that no client holds a lease by not reading.
-    To be made inside a task. One timer serves all messages: it moves itself on instead of being set for each.
+    ``stalled`` is true then, ``on_stall`` was called, and the send that waited returns, as does every later one at
+    once: like a server's own after its client has left. One timer serves all messages: it moves itself on instead of
+    being set for each.
     """
 
-    __slots__ = ("_loop", "_patience", "_send", "_since", "_timer", "_worker", "stalled")
+    __slots__ = ("_loop", "_on_stall", "_patience", "_send", "_sender", "_since", "_stalled", "_timer")
 
-    def __init__(self, send: Send, patience: float) -> None:
+    def __init__(self, send: Send, patience: float, on_stall: Callable[[], object] | None = None) -> None:
         self._send = send
         self._patience = patience
+        self._on_stall = on_stall
         self._loop = asyncio.get_running_loop()
-        self._worker = asyncio.current_task(self._loop)
         self._since: float | None = None
+        self._sender: asyncio.Task[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.stalled = False
+        self._stalled: asyncio.Task[Any] | None = None
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the client was given up."""
+        return self._stalled is not None
 
     async def __call__(self, message: Message) -> None:
         """Pass a message on. Any may have to wait for the client to take what was sent before it."""
+        if self.stalled:
+            return
+        self._sender = task = asyncio.current_task(self._loop)
+        cancelled = task.cancelling() if task is not None else 0
         self._since = self._loop.time()
         if self._timer is None:
             self._timer = self._loop.call_at(self._since + self._patience, self._look)
         try:
             await self._send(message)
+        except asyncio.CancelledError:
+            # Ours ends the wait in here alone; another one at the same moment goes on.
+            if task is None or self._stalled is not task or task.uncancel() > cancelled:
+                raise
         finally:
             self._since = None
-
-    def swallow(self) -> None:
-        """Take back the cancellation, which the task has noticed and will not pass on."""
-        if self._worker is not None:
-            self._worker.uncancel()
 
     def close(self) -> None:
         """Stop watching."""
@@ -54,6 +64,8 @@ class PatientSend:
         due = (now if self._since is None else self._since) + self._patience
         if due > now:
             self._timer = self._loop.call_at(due, self._look)
-        elif self._worker is not None:
-            self.stalled = True
-            self._worker.cancel()
+        elif self._sender is not None:
+            self._stalled = self._sender
+            if self._on_stall is not None:
+                self._on_stall()
+            self._sender.cancel()

@@ -33,9 +33,9 @@ _LONGEST_RETRY: Final = 60
 class RepriseError(Exception):
     """An answer in OpenAI's error shape.
 
-    ``message`` is for people and names the field; ``param`` is the field as OpenAI names it, or None. ``retryable``
-    False tells OpenAI's clients, which repeat a 5xx by themselves, that it would fail again; ``retry_after``, in
-    seconds, when it is worth another try.
+    ``message`` is for people and names the field; ``param`` is the field as OpenAI names it, or None. ``retry_after``
+    says in how many seconds it is worth another try. Where there is no such time and ``retryable`` is False, OpenAI's
+    clients, which repeat a 5xx by themselves, are told that it would fail again.
     """
 
     status: ClassVar[int] = 500
@@ -51,6 +51,11 @@ class RepriseError(Exception):
         self.param = param
         self.error_code = code or self.code
         self.retry_after = retry_after
+
+    @property
+    def worth_retrying(self) -> bool:
+        """Whether the same request could succeed later."""
+        return self.retryable or self.retry_after is not None
 
     @property
     def retry_after_header(self) -> bytes | None:

@@ -61,7 +61,7 @@ class Settings(BaseSettings):
         gt=0,
         le=1,
         allow_inf_nan=False,
-        description="The most of contended time that exclusive requests get on a replica.",
+        description="The most of contended time that exclusive requests get on a replica that never falls empty.",
     )
     exclusive_phase_seconds: float = Field(
         10.0, ge=0, allow_inf_nan=False, description="An exclusive phase this long gives way to shared requests."

@@ -8,7 +8,7 @@ import re
 import secrets
 from typing import Final
 
-from app.api.presence import Presence
+from app.api.presence import LEAVING, Presence
 from app.asgi import Receive, Scope, Send
 from app.determinism.plan import MITIGATIONS_HEADER, MODE_HEADER, NO_WISH, ON_UNAVAILABLE_HEADER, Wish, read_headers
 from app.errors import (
@@ -52,7 +52,9 @@ class InferenceApp:
         headers: tuple[Header, ...] = tuple(scope["headers"])
         ours = request_id.encode()
         echo = [(b"x-request-id", _echoed(headers) or ours), (REQUEST, ours)]
-        reply = Reply(send, echo, patience=self._write_timeout)
+        leaving = scope.get("extensions", {}).get(LEAVING)
+        abort = leaving["abort"] if leaving is not None else None
+        reply = Reply(send, echo, patience=self._write_timeout, on_stall=abort)
         try:
             with self._gateway.exchange(request_id) as exchange:
                 wish = read_wish(scope, headers)

@@ -115,6 +115,8 @@ def install_errors(app: FastAPI) -> None:
     async def ours(_: Request, error: RepriseError) -> JSONResponse:
         after = error.retry_after_header
         headers = {} if after is None else {"retry-after": after.decode()}
+        if not error.worth_retrying:
+            headers["x-should-retry"] = "false"
         return JSONResponse(error.body(), error.status, headers=headers)
 
     @app.exception_handler(StarletteHTTPException)

@@ -10,12 +10,13 @@ from starlette.requests import ClientDisconnect
 from app.api.documentation import REQUEST_PARAMETERS
 from app.api.inference import check_body_head, read_wish
 from app.determinism.mode import Mitigation
-from app.errors import RequestTimeout, RequestTooLarge
+from app.errors import QueueFull, RequestTimeout, RequestTooLarge
 from app.preview import Preview, Previewer
 
 PATH: Final = "/v1/determinism/plan"
 _AT_ONCE: Final = 8
 """Bodies that are read at the same time."""
+_RETRY: Final = 1.0
 _ANY_OBJECT: Final = {"type": "object", "description": "A body as it would be sent to a generating path."}
 
 
@@ -70,7 +71,7 @@ def build_plan_router(previewer: Previewer, *, max_body_bytes: int, body_timeout
     """The endpoint. ``max_body_bytes`` and ``body_timeout`` (seconds) bound a body as on the generating paths."""
     router = APIRouter(tags=["determinism"])
 
-    at_once = anyio.CapacityLimiter(_AT_ONCE)
+    at_once = anyio.Semaphore(_AT_ONCE)
 
     @router.post(
         PATH,
@@ -80,6 +81,7 @@ def build_plan_router(previewer: Previewer, *, max_body_bytes: int, body_timeout
         responses={
             400: {"description": "The body, the mode or a mitigation is wrong; the message names the field."},
             404: {"description": "No replica serves the model."},
+            429: {"description": "Too many bodies are arriving."},
             501: {"description": "The mode is known by name only."},
         },
         openapi_extra={
@@ -91,11 +93,23 @@ def build_plan_router(previewer: Previewer, *, max_body_bytes: int, body_timeout
         headers = tuple(request.scope["headers"])
         wish = read_wish(request.scope, headers)
         check_body_head(headers, max_body_bytes)
-        async with at_once:
+        if not await _place(at_once, body_timeout):
+            raise QueueFull(f"{_AT_ONCE} other bodies are still arriving.", retry_after=_RETRY)
+        try:
             body = await _read(request, max_body_bytes, body_timeout)
+        finally:
+            at_once.release()
         return _answer(previewer.look(body, wish))
 
     return router
+
+
+async def _place(among: anyio.Semaphore, patience: float) -> bool:
+    """Take a place, to be released; False where none is free in time."""
+    with anyio.move_on_after(patience):
+        await among.acquire()
+        return True
+    return False
 
 
 async def _read(request: Request, most: int, patience: float) -> bytes:

@@ -1,4 +1,4 @@
-"""Whether the client is still there: a block that ends when its client leaves, stalls, or never sends its body."""
+"""Whether the client is still there: a block that ends when its client leaves or never sends its body."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from app.errors import RequestTimeout
 from app.reply import ClientGone, Reply
 
 LEAVING: Final = "reprise.leaving"
-"""The ASGI extension of our own protocol class; its "watchers" are called when the connection is lost."""
+"""The ASGI extension of our own protocol class: "watchers" are called when the connection is lost, "abort" ends it."""
 
 
 class Presence:
     """Cancels the block when the client is lost, and raises what that means in place of the cancellation.
 
     Raises RequestTimeout when `body_arrived` is not called within ``body_timeout`` seconds, and ClientGone when the
-    client leaves after it or stops reading. The client may leave while the request queues, while the engine computes,
+    client leaves after it. The client may leave while the request queues, while the engine computes,
     or between two chunks, so this is one watch around everything and not a check at each await.
     """
 
@@ -72,11 +72,10 @@ class Presence:
         self._timer.cancel()
         if self._unwatch is not None:
             self._unwatch()
-        loss = ClientGone() if self._reply.stalled else self._loss
-        if loss is None or kind is not asyncio.CancelledError or self._worker is None:
+        if self._loss is None or kind is not asyncio.CancelledError or self._worker is None:
             return
         if self._worker.uncancel() == 0:
-            raise loss from None
+            raise self._loss from None
 
     def _left(self) -> None:
         self._end(ClientGone())

@@ -60,7 +60,8 @@ class CorkedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
         """Put the cork between uvicorn and the transport."""
         self._watchers: set[Callable[[], None]] = set()
-        self._extensions: dict[str, dict[object, object]] = {LEAVING: {"watchers": self._watchers}}
+        leaving: dict[object, object] = {"watchers": self._watchers, "abort": transport.abort}
+        self._extensions = {LEAVING: leaving}
         super().connection_made(cast(asyncio.Transport, _Corked(transport, self.loop)))
 
     def on_message_begin(self) -> None:

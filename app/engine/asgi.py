@@ -29,7 +29,10 @@ class BodyTooLargeError(ValueError):
 
 
 class Inbox:
-    """A request's messages: listened to while it waits, then handed to the application in order, none lost."""
+    """A request's messages: listened to while it waits, then handed to the application in order, none lost.
+
+    Until it is given up: from then on the application hears that the client has left.
+    """
 
     def __init__(self, receive: Receive, limit: int = BUFFER_LIMIT) -> None:
         self.limit = limit
@@ -37,6 +40,7 @@ class Inbox:
         self._kept: deque[Message] = deque()
         self._size = 0
         self._listening: asyncio.Task[Message] | None = None
+        self._given_up = False
 
     async def until(self, event: asyncio.Event) -> bool:
         """Wait for ``event``; False if the client left first. Cancelled, it keeps what has arrived."""
@@ -96,14 +100,22 @@ class Inbox:
         Cancelled, it loses nothing: the outstanding call goes on and serves the next one.
         """
         while not self._kept:
+            if self._given_up:
+                return {"type": _DISCONNECT}
+            if self._listening is None:
+                self._listening = asyncio.create_task(_call(self._receive))  # noqa: TID251 - `close` cancels it
             task = self._listening
-            if task is None:
-                return await self._receive()
             await asyncio.wait({task})
             if self._listening is task:
                 self._listening = None
-                self._kept.append(task.result())
+                if not task.cancelled():
+                    self._kept.append(task.result())
         return self._kept.popleft()
+
+    def give_up(self) -> None:
+        """Tell the application that the client has left, whatever the server thinks."""
+        self._given_up = True
+        self.close()
 
     def close(self) -> None:
         """Give up an outstanding call."""
@@ -179,7 +191,7 @@ class Refusal:
         kind = QueueFull.type if self.status == QueueFull.status else kind
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         more = [] if self.retry_after is None else [(b"retry-after", self.retry_after)]
-        if self.code == DeterminismUnavailable.code:
+        if self.code == DeterminismUnavailable.code and self.retry_after is None:
             more.append((b"x-should-retry", b"false"))  # as the gateway's own: it would fail again
         if self.status in _UNREAD:
             more.append((b"connection", b"close"))

@@ -78,11 +78,13 @@ class Door:
             return _malformed("priority and patience must be numbers")
         if not patience >= 0 or abs(priority) > _MOST_PRIORITY:
             return _malformed("priority or patience is out of range")
+        # Where nobody checks the key from which a gateway made this name, one caller could invent many.
+        caller = header(scope, CALLER_HEADER) if self._engine_keys(state) else None
         return Asked(
             admission,
             trusted=True,
             alone=alone,
-            key=(header(scope, CALLER_HEADER) or b"")[:_LONGEST_NAME].decode("latin-1"),
+            key=(caller or b"")[:_LONGEST_NAME].decode("latin-1"),
             priority=priority,
             patience=patience if header(scope, PATIENCE_HEADER) else None,
             request=(header(scope, REQUEST_ID_HEADER) or b"")[:_LONGEST_NAME].decode("latin-1") or None,
@@ -105,9 +107,12 @@ class Door:
             return unavailable(f"the engine has {servers or 'unknown'} API servers, each with its own gate")
         return Admission.EXCLUSIVE
 
-    def _has_engine_key(self, scope: Scope, state: object) -> bool:
+    def _engine_keys(self, state: object) -> list[str]:
         keys = getattr(getattr(state, "args", None), "api_key", None) or [self._engine_key]
-        digests = [sha256(key.encode()).digest() for key in keys if key]
+        return [key for key in keys if key]
+
+    def _has_engine_key(self, scope: Scope, state: object) -> bool:
+        digests = [sha256(key.encode()).digest() for key in self._engine_keys(state)]
         if not digests:
             return True
         scheme, _, token = (header(scope, b"authorization") or b"").decode("latin-1").partition(" ")

@@ -12,7 +12,8 @@ What happens to a request that puts work on the engine:
 4. While it waits, its client is listened to: one that leaves gives up its place at once.
 5. Before an exclusive request runs, and before its lease ends, the engine itself must report nothing unfinished: the
    gate cannot see an abort that is still on its way to the engine.
-6. A client that takes nothing of its answer for a while (a gateway that was frozen) is given up: its work is aborted.
+6. A client that takes nothing of its answer for a while (a gateway that was frozen) is given up: the application is
+   told that it has left, so that vLLM aborts its work as for any client that leaves.
 7. The lease ends when vLLM's own handler has returned, not when the client has gone: isolation outlives the client.
 
 On an engine that runs one sequence at a time (``--max-num-seqs 1``) every request is alone by construction: all are
@@ -37,7 +38,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, Protocol
@@ -192,8 +193,9 @@ class Guard:
         if isinstance(wish, Refusal):
             await wish.send(send)
             return
-        scope = {**scope, "headers": [pair for pair in scope["headers"] if pair[0].lower() not in OURS]}
-        inbox, outbox = Inbox(receive, self._options.buffer_limit), PatientSend(send, self._options.write_timeout)
+        scope = _below(scope)
+        inbox = Inbox(receive, self._options.buffer_limit)
+        outbox = PatientSend(send, self._options.write_timeout, inbox.give_up)
         try:
             refusal = await take_in(inbox, _path(scope), self._options.body_timeout)
             if refusal is None:
@@ -207,12 +209,9 @@ class Guard:
                 await refusal.send(outbox)
         except ClientLeftError:
             pass
-        except asyncio.CancelledError:
-            if not outbox.stalled:
-                raise
-            outbox.swallow()
-            logger.warning("a client took nothing of its answer for %g s; given up", self._options.write_timeout)
         finally:
+            if outbox.stalled:
+                logger.warning("a client took nothing of its answer for %g s; given up", self._options.write_timeout)
             outbox.close()
             inbox.close()
 
@@ -233,6 +232,7 @@ class Guard:
                         raise ClientLeftError
             except TimeoutError:
                 if not ticket.granted:
+                    self._gate.release(ticket)  # so that the estimate does not count it
                     wait = self._gate.expected_wait(wish.admission)
                     text = f"the request waited {patience:g} s for its {wish.admission} turn on this replica"
                     return Refusal.of(QueueTimeout(text, retry_after=wait))
@@ -246,7 +246,8 @@ class Guard:
         """Let vLLM serve a request that was granted; returns why it may not."""
         interval = self._log.admitted(ticket, wish.request)
         if wish.alone and not await self._emptied(client, inbox.pause):
-            return unavailable(f"the engine was not empty within {self._options.drain_deadline:g} s")
+            text = f"the engine was not empty within {self._options.drain_deadline:g} s"
+            return replace(unavailable(text), retry_after=b"1")
         wait = self._log.started(interval) - ticket.asked
         reporter = Reporter(outbox, ticket, wait, self._observer.digest)
         try:
@@ -275,7 +276,19 @@ class Guard:
 
 
 def _path(scope: Scope) -> str:
-    return str(scope.get("path", "")).removeprefix(str(scope.get("root_path", "")))
+    """The path below the prefix under which the operator serves vLLM, as Starlette's routing takes it."""
+    path, prefix = str(scope.get("path", "")), str(scope.get("root_path", ""))
+    below = path.removeprefix(prefix)
+    return below if below.startswith("/") else path
+
+
+def _below(scope: Scope) -> Scope:
+    """The scope for the engine: without our headers, and in ASGI 2.3, where a client that left is told by ``receive``.
+
+    From 2.4 on the application waits for an error of ``send``, which would leave vLLM's generator to the collector.
+    """
+    headers = [pair for pair in scope["headers"] if pair[0].lower() not in OURS]
+    return {**scope, "headers": headers, "asgi": {**scope.get("asgi", {}), "spec_version": "2.3"}}
 
 
 async def _sleep(seconds: float) -> bool:

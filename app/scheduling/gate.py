@@ -15,8 +15,9 @@ The rules of this file:
 6. Time is shared. After a phase behind which shared tickets waited for T seconds, the door stays open to them for
    T (1 - s) / s seconds, where s is ``exclusive_share``, whoever waits. Exclusive tickets that come meanwhile gather,
    and one drain serves them all. An engine that nobody uses is not kept idle for it: on an empty one an exclusive
-   ticket runs at once, but such a phase ends with its ticket as soon as a shared one waits, and the time that this one
-   waited is added to the window that it cut into.
+   ticket runs at once, but such a phase ends with its ticket as soon as a shared one waits, and the door then stays
+   open for the rest of the window, or for what this phase owes, whichever is longer. So where the engine falls empty
+   between shared tickets, exclusive ones get more than their share.
 7. A permit belongs to its ticket, never to a task. `release` ends a ticket in any state, and is idempotent; a ticket
    that was granted and whose owner was cancelled before it noticed is released like any other, so its turn goes on.
 8. Each class's queue is bounded. A ticket that finds it full is refused at once, with the wait that is to be expected.
@@ -54,8 +55,9 @@ _SMOOTHING: Final = 0.2
 class GatePolicy:
     """How a gate shares its replica; times in seconds. Raises ValueError for what could never work.
 
-    ``exclusive_share``: the most of contended time that exclusive phases get, over 0 up to 1. ``phase_seconds`` and
-    ``key_seconds``: see rule 5. ``most_shared`` and ``most_exclusive``: the most tickets that may wait.
+    ``exclusive_share``: the most of contended time that exclusive phases get while the engine is never empty, over 0
+    up to 1. ``phase_seconds`` and ``key_seconds``: see rule 5. ``most_shared`` and ``most_exclusive``: the most tickets
+    that may wait.
     """
 
     exclusive_share: float = 0.5
@@ -287,7 +289,8 @@ class Gate:
         contended = self._contended + (0.0 if self._contended_since is None else now - self._contended_since)
         self._phase_began = self._contended_since = None
         self._contended = 0.0
-        self._open_until = max(self._open_until, now) + self.policy.window(contended)
+        # The longer of two windows and not their sum: a debt could grow without end, and with it the next one's wait.
+        self._open_until = max(self._open_until, now + self.policy.window(contended))
         self._exclusive_seconds += lasted
         self._mean_phase = _smoothed(self._mean_phase, lasted)
 

@@ -210,6 +210,7 @@ class Scheduler:
                 f"'{Mitigation.BATCH_ISOLATION}' is unavailable: replica {slot.replica.name} did not run empty within "
                 f"{deadline:g} s; other clients reach it past this gateway.",
                 param="determinism",
+                retry_after=_LOST_RETRY,
             )
 
     def _pool(self, plan: Plan, fit: list[Slot], *, establish: bool) -> list[Slot]:

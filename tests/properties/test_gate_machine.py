@@ -130,7 +130,7 @@ class GateMachine(RuleBasedStateMachine):
         elif exclusive and self.phase_began is not None:
             assert not shared_waits or self.now - self.phase_began < POLICY.phase_seconds
         elif self.phase_began is not None and not self._exclusive():
-            self.window_ends = max(self.window_ends, self.now) + self.contended * WINDOW_PER_SECOND
+            self.window_ends = max(self.window_ends, self.now + self.contended * WINDOW_PER_SECOND)
             self.phase_began, self.contended = None, 0.0
         for ticket in self._running():
             self.peaks[ticket] = max(self.peaks.get(ticket, 0), len(self._running()))
@@ -157,6 +157,11 @@ class GateMachine(RuleBasedStateMachine):
     def shared_waits_for_one_phase(self) -> None:
         """Of the exclusive phases that begin while a shared ticket waits, it waits for one at most."""
         assert all(self.begun_since[ticket] <= 1 for ticket in self._waits(Admission.SHARED))
+
+    @invariant()
+    def no_window_grows_without_end(self) -> None:
+        """What shared tickets are owed is bounded by one phase, so an exclusive one waits for no more than that."""
+        assert self.window_ends - self.now <= (POLICY.phase_seconds + self.longest) * WINDOW_PER_SECOND
 
     @invariant()
     def first_come_first_served(self) -> None:

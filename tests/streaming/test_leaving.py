@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -109,16 +110,32 @@ async def test_a_client_that_stops_reading(upstream: ScriptedVllm, tmp_path: Pat
         assert await gateway.metric(f"reprise_requests_total{{{labels}}}") == 1
 
 
-async def test_a_client_that_never_reads_its_answers_holds_nothing(upstream: ScriptedVllm, tmp_path: Path) -> None:
-    """Behind an answer that fills every buffer, the head of the next one waits too: it is given up all the same."""
+@pytest.mark.parametrize("second", [b'{"model": "m", "determinism": "isolated"}', b"nonsense"])
+async def test_a_client_that_never_reads_its_answers_holds_nothing(
+    upstream: ScriptedVllm, tmp_path: Path, second: bytes
+) -> None:
+    """Behind an answer that fills every buffer, the next one waits too, and is given up with its connection."""
     async with running_gateway(tmp_path, upstream.url, write_timeout=0.3) as gateway, asyncio.timeout(30):
-        async with gateway.connection() as (_, writer):
-            large = json.dumps({"model": "m", "x_script": {"raw": "x" * 2**24}}).encode()
-            for request in (large, body("isolated", do="answer").replace(b'"stream": true', b'"stream": false')):
-                writer.write(request_bytes("POST", CHAT, request, {}))
-            await upstream.until(2)
-            assert (await gateway.post({"model": "m", "determinism": "isolated"})).status == 200
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, limit=1)
+        large = json.dumps({"model": "m", "x_script": {"raw": "x" * 2**24}}).encode()
+        for request in (large, second):
+            writer.write(request_bytes("POST", CHAT, request, {}))
+        await upstream.until(1)
+        while any("run_asgi" in repr(task.get_coro()) for task in asyncio.all_tasks()):
+            await gateway.get("/healthz")
+        assert (await gateway.post({"model": "m", "determinism": "isolated"})).status == 200
         await idle(gateway, upstream)
+        assert len(await cut_off(reader)) < 2**24
+        writer.close()
+
+
+async def cut_off(reader: asyncio.StreamReader) -> bytes:
+    """What still came over a connection that the gateway has cut."""
+    got = bytearray()
+    with suppress(ConnectionError):
+        while piece := await reader.read(2**20):
+            got += piece
+    return bytes(got)
 
 
 @pytest.mark.parametrize(

@@ -106,11 +106,16 @@ class Stage:
 
 @dataclass
 class Departures:
-    """Those that left. ``seconds``: from leaving to the upstream's notice; ``for_nobody``: executed all the same."""
+    """Those that left.
+
+    ``seconds``: from leaving to the upstream's notice. ``for_nobody``: executed although they had left before.
+    ``unheard``: left at a moment at which the engine may just have finished for them.
+    """
 
     phases: dict[str, int] = field(default_factory=dict)
     seconds: list[float] = field(default_factory=list)
     for_nobody: list[str] = field(default_factory=list)
+    unheard: set[str] = field(default_factory=set)
 
     @property
     def total(self) -> int:
@@ -181,7 +186,8 @@ async def sent(stage: Stage, mode: str, clients: int, draw: random.Random, left:
     """At any moment just after they have sent their request, wherever it is by then."""
 
     async def leave(after: float) -> None:
-        async with stage.client(mode, ms=1):
+        async with stage.client(mode, ms=1) as client:
+            left.unheard.add(client.request)
             await asyncio.sleep(after)
 
     async with asyncio.TaskGroup() as group:

@@ -101,6 +101,7 @@ class Call:
     def __init__(self, replica: "Replica", path: str, headers: Mapping[str, str], method: str, kind: str) -> None:
         self.finish = asyncio.Event()
         self.sent: list[Message] = []
+        self.takes: int | None = None
         self.wire: asyncio.Queue[Message] = asyncio.Queue()
         self.scope: dict[str, Any] = {
             "type": kind,
@@ -112,7 +113,9 @@ class Call:
         }
 
     async def keep(self, message: Message) -> None:
-        """ASGI's send."""
+        """ASGI's send; of the messages the client takes as many as ``takes`` says, None being all."""
+        if len(self.sent) == self.takes:
+            await asyncio.Event().wait()
         self.sent.append(message)
 
     @property

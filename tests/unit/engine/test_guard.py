@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
+from fastapi.responses import StreamingResponse
 
-from app.asgi import Message
+from app.asgi import Message, Receive, Scope, Send
 from app.engine.guard import GENERATING_PATHS
 from app.scheduling.gate import GatePolicy
+from tests.support.clock import ClockLoop
 from tests.support.running import start
 from tests.unit.engine.fakes import DISCONNECT, EXCLUSIVE, KEY, SHARED, Call, Replica, body, quiet, read
 
@@ -230,6 +233,48 @@ async def test_the_lease_lasts_until_the_engine_is_empty() -> None:
     assert counts(replica) == (0, 0, 0, 0)
 
 
+@pytest.mark.parametrize("headers", [SHARED, EXCLUSIVE])
+@pytest.mark.parametrize("version", ["2.3", "2.4"])
+def test_a_client_that_stops_reading_loses_its_work(headers: dict[str, str], version: str) -> None:
+    """As of any client that leaves, vLLM's generator ends at once, whose end is the abort, and so does the lease.
+
+    Over Starlette's own streams in both their forms, which go by the version of ASGI that the server speaks.
+    """
+    replica = Replica(write_timeout=60.0, drain_deadline=30.0)
+
+    async def tokens() -> AsyncIterator[bytes]:
+        replica.engine.unfinished += 1
+        try:
+            while True:
+                await asyncio.sleep(0.01)
+                yield b"data: {}\n\n"
+        finally:
+            replica.engine.unfinished -= 1
+
+    async def server(scope: Scope, receive: Receive, send: Send) -> None:
+        await read(receive)
+        await StreamingResponse(tokens(), media_type="text/event-stream")(scope, receive, send)
+
+    async def work() -> None:
+        replica.server.work = server
+        call = replica.call(headers)
+        call.scope["asgi"] = {"spec_version": version}
+        call.takes = 3
+        await replica.serve(call)
+        loop = asyncio.get_running_loop()
+        assert replica.engine.unfinished == 0
+        assert 60.0 <= loop.time() < 61.0
+        assert counts(replica) == (0, 0, 0, 0)
+        replica.server.work = None
+        after = replica.call(EXCLUSIVE)
+        after.finish.set()
+        await replica.serve(after)
+        assert (after.status, after.headers["x-determinism-coresident-peak"]) == (200, "1")
+
+    with asyncio.Runner(loop_factory=ClockLoop) as runner:
+        runner.run(work())
+
+
 async def test_an_engine_that_does_not_empty_refuses_isolation() -> None:
     """After the deadline it is a clear 503, never a run in company; and a client may leave before that."""
     replica = Replica(drain_deadline=0.02)
@@ -237,6 +282,8 @@ async def test_an_engine_that_does_not_empty_refuses_isolation() -> None:
     refused = replica.call(EXCLUSIVE)
     await replica.serve(refused)
     assert error_of(refused) == (503, "determinism_unavailable")
+    assert refused.headers["retry-after"] == "1"
+    assert "x-should-retry" not in refused.headers
     gone = replica.call(EXCLUSIVE)
     gone.wire.put_nowait(DISCONNECT)
     await replica.serve(gone)
@@ -526,7 +573,9 @@ async def test_a_request_waits_as_long_as_its_gateway_says(headers: dict[str, st
 async def test_priority_and_caller_are_the_gateways_word() -> None:
     """With the guard key they order the queue; without it they are nothing but headers to drop."""
     replica = Replica(policy=GatePolicy(most_exclusive=6))
-    named = {name: {**EXCLUSIVE, "x-determinism-caller": name} for name in "ab"}
+    replica.state.args.api_key = ["engine"]
+    known = {"authorization": "Bearer engine"}
+    named = {name: {**EXCLUSIVE, **known, "x-determinism-caller": name} for name in "ab"}
     first, second, third, fourth = (replica.call(named["a"]) for _ in range(4))
     other, urgent = replica.call(named["b"]), replica.call({**named["b"], "x-determinism-priority": "-5"})
     calls = (first, second, third, fourth, other, urgent)
@@ -540,11 +589,26 @@ async def test_priority_and_caller_are_the_gateways_word() -> None:
             call.finish.set()
     assert error_of(too_many) == (429, "queue_full")
     assert replica.server.started == [first, second, third, fourth, urgent, other]
-    spoof = replica.call({"x-determinism-priority": "nonsense", "x-determinism-caller": "a", "x-other": "kept"})
+    spoof = replica.call({**known, "x-determinism-priority": "nonsense", "x-determinism-caller": "a"})
     spoof.finish.set()
     await replica.serve(spoof)
     assert spoof.status == 200
-    assert replica.server.scopes[-1]["headers"] == [(b"x-other", b"kept")]
+    assert replica.server.scopes[-1]["headers"] == [(b"authorization", b"Bearer engine")]
+
+
+async def test_where_no_key_is_checked_all_callers_are_one() -> None:
+    """Names made from keys that anybody can invent must not fill the queue of the others."""
+    replica = Replica(policy=GatePolicy(most_exclusive=6))
+    calls = [replica.call({**EXCLUSIVE, "x-determinism-caller": f"invented {number}"}) for number in range(5)]
+    async with anyio.create_task_group() as group:
+        for call in calls[:4]:
+            group.start_soon(replica.serve, call)
+            await quiet()
+        await replica.serve(calls[4])
+        for call in calls:
+            call.finish.set()
+    assert error_of(calls[4]) == (429, "queue_full")
+    assert [call.status for call in calls[:4]] == [200] * 4
 
 
 @pytest.mark.parametrize(

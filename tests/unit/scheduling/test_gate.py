@@ -224,7 +224,7 @@ def test_a_caller_leaves_room_in_the_queue() -> None:
 
 
 def test_an_idle_engine_is_taken_inside_the_window_on_sufferance() -> None:
-    """Such a phase ends with its ticket when a shared one waits, and its time lengthens the window it cut into."""
+    """Such a phase ends with its ticket when a shared one waits, and the window goes on as it was."""
     stage = Stage(exclusive_share=0.5, phase_seconds=100.0)
     first, brief = stage.ask("x1", EXCLUSIVE), stage.ask("s0", SHARED)
     stage.end(first, after=10.0)
@@ -234,14 +234,31 @@ def test_an_idle_engine_is_taken_inside_the_window_on_sufferance() -> None:
     stage.end(early, after=4.0)
     assert stage.order == ["x1", "s0", "x2", "s1"]
 
-    # The window of x1 would have ended 10 s after it, and s1 waited 4 s of it: 10 + 4 s after x1's end.
-    stage.clock.now += 8.9
+    # The window of x1 ends 10 s after it; what x2 owes, 4 s, is over before.
+    stage.clock.now += 4.9
     stage.ask("s2", SHARED)
     assert stage.order[-1] == "s2"
     stage.clock.now += 0.2
     assert not stage.ask("s3", SHARED).granted
     assert not behind.granted
     stage.gate.release(shared)
+
+
+def test_what_a_phase_on_sufferance_owes_is_no_debt_without_end() -> None:
+    """Where the engine falls empty between shared tickets, each such phase owes its own window and adds to no other."""
+    stage = Stage(exclusive_share=0.25)
+    for _ in range(100):
+        running, shared = stage.ask("x", EXCLUSIVE), stage.ask("s", SHARED)
+        stage.end(running, after=2.0)
+        stage.end(shared, after=0.2)
+    busy = stage.ask("s", SHARED)
+    waiting = stage.ask("x", EXCLUSIVE)
+    stage.clock.now += 5.7
+    assert stage.ask("within", SHARED).granted
+    stage.clock.now += 0.2
+    assert not stage.ask("late", SHARED).granted
+    assert busy.granted
+    assert not waiting.granted
 
 
 def test_a_caller_that_used_its_seconds_steps_aside() -> None:
