@@ -6,6 +6,8 @@ Foreign exceptions are translated at the border (``raise UpstreamUnavailable(...
     RepriseError                     500  server_error           internal_error
     ├── InvalidRequest               400  invalid_request_error  invalid_request
     │   ├── InvalidReceipt           400                         invalid_receipt
+    │   ├── Unauthorized             401                         invalid_api_key
+    │   ├── Forbidden                403                         forbidden
     │   ├── NotFound                 404                         not_found
     │   │   └── ModelNotFound        404                         model_not_found
     │   ├── MethodNotAllowed         405                         method_not_allowed
@@ -88,6 +90,24 @@ class InvalidReceipt(InvalidRequest):
     """The text is no valid signed receipt. ``param`` is the part that is wrong: file, receipt or signature."""
 
     code = "invalid_receipt"
+
+
+class Unauthorized(InvalidRequest):
+    """No key, or a wrong one. ``realm`` is what a browser shows when it asks for it."""
+
+    status = 401
+    code = "invalid_api_key"
+
+    def __init__(self, message: str, *, realm: str) -> None:
+        super().__init__(message)
+        self.realm = realm
+
+
+class Forbidden(InvalidRequest):
+    """Nobody may, whoever asks."""
+
+    status = 403
+    code = "forbidden"
 
 
 class NotFound(InvalidRequest):

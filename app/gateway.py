@@ -11,9 +11,10 @@ from hashlib import blake2b
 
 import orjson
 
-from app.determinism.mode import Mode
+from app.determinism.evidence import NOTHING_ASKED, TOP, Asked, Evidence, ask
+from app.determinism.mode import DETERMINISTIC_MODES, Mode
 from app.determinism.plan import Plan, Wish, resolve
-from app.determinism.request import InferenceRequest, parse
+from app.determinism.request import InferenceRequest, edit, parse
 from app.determinism.sampling import Pinned, Sampling, pin
 from app.errors import UpstreamReset, UpstreamUnavailable
 from app.headers import (
@@ -27,6 +28,7 @@ from app.headers import (
     to_engine,
 )
 from app.observation.exchange import Done, Exchange, Observatory
+from app.observation.store import Origin
 from app.reply import Header, Reply
 from app.scheduling.lease import ERRORS, Lease
 from app.scheduling.scheduler import ANYBODY, Asking, Scheduler
@@ -38,13 +40,15 @@ from app.upstream.word import GuardsWord
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One HTTP request whose body has been read. ``wish`` is what its headers say of determinism."""
+    """One request whose body has been read. ``wish`` is what its headers say of determinism, ``run`` a label."""
 
     path: str
     body: bytes
     headers: tuple[Header, ...]
     wish: Wish
     request_id: str
+    origin: Origin = Origin.CLIENT
+    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Policy:
     api_key: bytes | None = None
     guard_key: bytes | None = None
     caller_key: bytes = b""
+    evidence: Evidence = Evidence.LOGPROBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,18 @@ class _Ready:
 
     call: Call
     plan: Plan
+    request: InferenceRequest
     pinned: Pinned
     asking: Asking
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What goes with an answer: our headers, the peak by the gateway's own count, and what of it is ours alone."""
+
+    facts: list[Header]
+    peak: int | None
+    asked: Asked
 
 
 class Gateway:
@@ -89,9 +104,9 @@ class Gateway:
         self._observatory = observatory
         self._policy = policy
 
-    def exchange(self, request_id: str) -> Exchange:
+    def exchange(self, request_id: str, origin: Origin = Origin.CLIENT, run: str | None = None) -> Exchange:
         """What observation keeps of a request that arrives now; a context manager around `handle`."""
-        return self._observatory.exchange(request_id)
+        return self._observatory.exchange(request_id, origin, run)
 
     async def handle(self, call: Call, reply: Reply, exchange: Exchange) -> None:
         """Answer one call. Raises RepriseError for the caller to tell; see `Reply.fail`."""
@@ -99,7 +114,7 @@ class Gateway:
         plan = resolve(request, call.wish, self._policy.default_mode, self._scheduler.served)
         pinned = self._pin(request, plan, call.request_id)
         exchange.planned(request, plan, pinned.sampling)
-        ready = _Ready(call, plan, pinned, self._asking(call, request, plan))
+        ready = _Ready(call, plan, request, pinned, self._asking(call, request, plan))
         unreachable = await self._attempt(ready, reply, exchange)
         if unreachable is not None:
             # Nothing was sent, so this is not a second execution. Whatever happens now is told to the caller.
@@ -114,7 +129,8 @@ class Gateway:
             async with leasing as granted:
                 exchange.leased(granted.replica.name, granted.admission, granted.waited, granted.ticket)
                 headers = self._request_headers(ready, granted)
-                async with self._client.send(granted.replica, ready.call.path, headers, ready.pinned.body) as response:
+                body = edit(ready.pinned.body, self._evidence(ready, granted).changes)
+                async with self._client.send(granted.replica, ready.call.path, headers, body) as response:
                     await self._relay(response, granted, ready, reply, exchange)
         except UpstreamUnavailable:
             self._suspect(leasing.replica)
@@ -137,35 +153,36 @@ class Gateway:
         lease.insist(plan, response.status)
         facts = _facts(plan, ready.pinned.sampling, lease, guard=word.peak is not None)
         relay = self._relay_stream if response.event_stream else self._relay_unary
-        await relay(response, facts, exchange, reply, lease)
+        await relay(response, _Answer(facts, lease.peak, self._evidence(ready, granted)), reply, exchange)
 
     async def _relay_unary(
-        self, response: UpstreamResponse, facts: list[Header], exchange: Exchange, reply: Reply, lease: Lease
+        self, response: UpstreamResponse, answer: "_Answer", reply: Reply, exchange: Exchange
     ) -> None:
         exchange.watch(stream=False)
         body = await response.read(self._policy.max_answer_bytes)
         exchange.feed(body)
-        ours = [*facts, *map(_header, exchange.conclude(lease.peak)), (b"content-length", b"%d" % len(body))]
-        await reply.start(response.status, to_caller(response.headers, ours))
+        body = answer.asked.unary(body)
+        facts = [*answer.facts, *map(_header, exchange.conclude(answer.peak)), (b"content-length", b"%d" % len(body))]
+        await reply.start(response.status, to_caller(response.headers, facts))
         await reply.finish(body)
 
     async def _relay_stream(
-        self, response: UpstreamResponse, facts: list[Header], exchange: Exchange, reply: Reply, lease: Lease
+        self, response: UpstreamResponse, answer: "_Answer", reply: Reply, exchange: Exchange
     ) -> None:
         exchange.watch(stream=True)
         splice = StreamSplice()
         last = b""
-        await reply.start(response.status, to_caller(response.headers, facts))
+        await reply.start(response.status, to_caller(response.headers, answer.facts))
         while not splice.done:
             chunk = await response.chunk()
             if not chunk:
                 raise UpstreamReset("The upstream ended the stream before it was complete.")
             now, last = splice.feed(chunk)
             if now:
-                await reply.write(now)
+                await reply.write(answer.asked.events(now))
                 exchange.feed(now)
         exchange.feed(last)
-        facts_at_end = exchange.conclude(splice.peak if splice.peak is not None else lease.peak)
+        facts_at_end = exchange.conclude(splice.peak if splice.peak is not None else answer.peak)
         exchange.keep_receipt()  # before the client has the end of its answer, and may ask for it
         comment = COMMENT_PREFIX + orjson.dumps(dict(facts_at_end)) + b"\n\n" if self._policy.stream_comment else b""
         await reply.finish(comment + last)
@@ -174,6 +191,15 @@ class Gateway:
     def _pin(self, request: InferenceRequest, plan: Plan, request_id: str) -> Pinned:
         tiny, keep = self._policy.tiny_temperature, self._scheduler.by_priority
         return pin(request, plan, salt=request_id, tiny=tiny, keep_priority=keep)
+
+    def _evidence(self, ready: "_Ready", lease: Lease) -> Asked:
+        """What is asked of the engine besides the answer. More logprobs than it gives would be an error of ours."""
+        call, wanted = ready.call, self._policy.evidence
+        if ready.plan.mode not in DETERMINISTIC_MODES and call.origin is Origin.CLIENT:
+            return NOTHING_ASKED
+        if wanted is Evidence.LOGPROBS and lease.status.max_logprobs < TOP:
+            wanted = Evidence.TOKENS
+        return ask(call.path, ready.request.members, wanted)
 
     def _asking(self, call: Call, request: InferenceRequest, plan: Plan) -> Asking:
         """Who asks. Only exclusive requests stand in a line in which that counts.

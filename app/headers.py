@@ -13,6 +13,9 @@ QUEUE_TIMEOUT: Final = b"x-determinism-queue-timeout"
 FOR_GUARD: Final = frozenset({ADMISSION, GUARD_KEY, PRIORITY, CALLER, QUEUE_TIMEOUT})
 """What a gateway says to a guard. From a client none of it is obeyed, and none of it passes."""
 
+RUN: Final = b"x-determinism-run"
+"""The caller's label of a run: the ledger keeps which answers belong to it."""
+
 REQUEST: Final = b"x-determinism-request"
 COMMENT_PREFIX: Final = b": determinism "
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any
+from importlib import import_module
+from typing import Any, cast
 
 import anyio
 from fastapi import FastAPI
@@ -16,15 +17,24 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 from app import __version__
 from app.api.documentation import describe_inference
 from app.api.inference import PATHS, InferenceApp
+from app.api.observatory import Gatekeeper, Page, build_observatory_router
 from app.api.operations import build_router, install_errors
 from app.api.plan import build_plan_router
 from app.api.receipts import build_receipts_router
 from app.asgi import Receive, Scope, Send
+from app.determinism.output import Output
 from app.gateway import Gateway, Policy
+from app.measuring.canaries import bundled, parse
+from app.measuring.schedule import Schedule
+from app.measuring.sender import Sender
+from app.measuring.shadows import Shadows
 from app.observation.exchange import Observatory
+from app.observation.history import GateHistory
 from app.observation.metrics import Metrics
 from app.observation.recorder import Limits, Recorder
 from app.observation.sqlite import SqliteStore
+from app.observation.texts import Redact, Texts
+from app.observatory import read_assets
 from app.preview import Previewer
 from app.receipts.signing import Signer
 from app.receipts.store import Receipts
@@ -62,17 +72,22 @@ class Application:
 def create_app(settings: Settings) -> Application:
     """Build the gateway; its lifespan starts and stops everything in it.
 
-    Raises OSError where the state directory or a key file cannot be used.
+    Raises OSError where the state directory, a file or a hook cannot be used, and CanaryError.
     """
-    guard_key = settings.read_guard_key()
-    api_key = settings.read_upstream_api_key()
+    keep_text = Texts(settings.text_bytes, _hook(settings.redactor)) if settings.keep_texts else _nothing
+    canaries = bundled() if settings.canaries is None else parse(settings.canaries.read_text(), str(settings.canaries))
+    api_key, guard_key = settings.read_upstream_api_key(), settings.read_guard_key()
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     metrics = Metrics(registry)
     state = StateDirectory(settings.state_dir)
-    open_store = partial(SqliteStore, state.ledger) if settings.ledger else None
-    recorder = Recorder(metrics, open_store, Limits(queue_observations=settings.ledger_queue))
+    recorder = Recorder(
+        metrics,
+        partial(SqliteStore, state.ledger, settings.retention) if settings.ledger else None,
+        Limits(queue_observations=settings.ledger_queue),
+        keep_text=keep_text,
+    )
     receipts = Receipts(settings.receipts, wall=time.time)  # noqa: TID251 - a receipt shows when its request finished
     observatory = Observatory(metrics, recorder, receipts, installation_key=state.key, clock=time.monotonic)
     prober = Prober(timeout=settings.probe_timeout, guard_key=guard_key, api_key=api_key)
@@ -86,11 +101,83 @@ def create_app(settings: Settings) -> Application:
         policy=settings.gate_policy,
         queueing=settings.queueing,
     )
+    history = GateHistory(time.time)  # noqa: TID251 - the page shows when it was
+    watchdog = _watchdog(settings, prober, scheduler, metrics, history)
+    policy = _policy(settings, state.key)
+    gateway = Gateway(scheduler, client, observatory, policy, suspect=watchdog.suspect)
+    sender = Sender(gateway)
+    shadows = Shadows(sender, rate=settings.shadow_rate, chance=random.random, dropped=metrics.shadow_dropped)
+    schedule = Schedule(
+        sender,
+        canaries,
+        settings.canary_modes,
+        interval=settings.canary_interval,
+        served=lambda: sorted(scheduler.served),
+    )
 
+    async def admissions(replica: str, **query: str | int) -> Mapping[str, Any] | None:
+        named = next((each for each in settings.replicas if each.name == replica), None)
+        return await prober.admissions(named, **query) if named is not None else None
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            stack.callback(state.close)
+            await stack.enter_async_context(prober)
+            await stack.enter_async_context(recorder)
+            await stack.enter_async_context(client)
+            group = await stack.enter_async_context(anyio.create_task_group())
+            group.start_soon(watchdog.run)
+            group.start_soon(shadows.run)
+            if settings.canary_interval:
+                group.start_soon(schedule.run)
+            yield
+            group.cancel_scope.cancel()
+
+    ledger = "sqlite" if settings.ledger else "memory"
+    facts = {"version": __version__, "ledger_kind": ledger, "texts": settings.keep_texts}
+    page = Page(metrics, recorder, scheduler, history, admissions, facts)
+    keeper = Gatekeeper(settings.read_observatory_key(), settings.host)
+    body = {"max_body_bytes": settings.max_body_bytes, "body_timeout": settings.body_timeout}
+    operations = FastAPIOffline(
+        title="Reprise",
+        version=__version__,
+        summary="Deterministic LLM serving at the gateway.",
+        lifespan=lifespan,
+    )
+    operations.include_router(build_router(scheduler, metrics.render, recorder, ledger))
+    operations.include_router(build_observatory_router(keeper, read_assets(), page))
+    operations.include_router(build_plan_router(Previewer(scheduler, policy), **body))
+    operations.include_router(build_receipts_router(receipts, Signer(state.key), admissions))
+    install_errors(operations)
+    describe_inference(operations)
+    inference = InferenceApp(gateway, write_timeout=settings.write_timeout, shadows=shadows, **body)
+    return Application(inference, operations, retire=scheduler.retire)
+
+
+def _policy(settings: Settings, caller_key: bytes) -> Policy:
+    api_key, guard_key = settings.read_upstream_api_key(), settings.read_guard_key()
+    return Policy(
+        default_mode=settings.default_mode,
+        tiny_temperature=settings.tiny_temperature,
+        max_answer_bytes=settings.max_answer_bytes,
+        stream_comment=settings.stream_comment,
+        api_key=api_key.encode() if api_key is not None else None,
+        guard_key=guard_key.encode() if guard_key is not None else None,
+        caller_key=caller_key,
+        evidence=settings.evidence,
+    )
+
+
+def _watchdog(
+    settings: Settings, prober: Prober, scheduler: Scheduler, metrics: Metrics, history: GateHistory
+) -> Watchdog:
     def seen(replica: Replica, status: ReplicaStatus) -> None:
         scheduler.update(replica, status)
         if status.healthy and status.guard_problem is None:
-            metrics.observe_gate(replica.name, scheduler.slots[replica].gate_view())
+            gate = scheduler.slots[replica].gate_view()
+            metrics.observe_gate(replica.name, gate)
+            history.add(replica.name, gate)
 
     def changed(replica: Replica, status: ReplicaStatus) -> None:
         for model in sorted(status.served):
@@ -103,7 +190,7 @@ def create_app(settings: Settings) -> Application:
             _log.warning("replica %s is out: %s", replica.name, status.problem)
         metrics.observe_replica(replica.name, status.posture.to_mapping() | {"posture": status.digest})
 
-    watchdog = Watchdog(
+    return Watchdog(
         settings.replicas,
         prober,
         interval=settings.probe_interval,
@@ -113,55 +200,22 @@ def create_app(settings: Settings) -> Application:
         changed=changed,
         chance=random.random,
     )
-    policy = Policy(
-        default_mode=settings.default_mode,
-        tiny_temperature=settings.tiny_temperature,
-        max_answer_bytes=settings.max_answer_bytes,
-        stream_comment=settings.stream_comment,
-        api_key=api_key.encode() if api_key is not None else None,
-        guard_key=guard_key.encode() if guard_key is not None else None,
-        caller_key=state.key,
-    )
 
-    async def admissions(replica: str, request_id: str) -> Mapping[str, Any] | None:
-        named = next((each for each in settings.replicas if each.name == replica), None)
-        return await prober.admissions(named, request_id) if named is not None else None
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            stack.callback(state.close)
-            await stack.enter_async_context(prober)
-            await stack.enter_async_context(recorder)
-            await stack.enter_async_context(client)
-            group = await stack.enter_async_context(anyio.create_task_group())
-            group.start_soon(watchdog.run)
-            yield
-            group.cancel_scope.cancel()
+def _hook(name: str) -> Redact:
+    """The function that ``module:function`` names. Raises OSError saying what is wrong, as a file that is not there."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise OSError(f"the redactor {name!r} cannot be loaded: {exc}") from exc
+    if not callable(found):
+        raise OSError(f"the redactor {name!r} is no function")
+    return cast(Redact, found)
 
-    operations = FastAPIOffline(
-        title="Reprise",
-        version=__version__,
-        summary="Deterministic LLM serving at the gateway.",
-        lifespan=lifespan,
-    )
-    gateway = Gateway(scheduler, client, observatory, policy, suspect=watchdog.suspect)
-    operations.include_router(build_router(scheduler, metrics.render))
-    operations.include_router(
-        build_plan_router(
-            Previewer(scheduler, policy), max_body_bytes=settings.max_body_bytes, body_timeout=settings.body_timeout
-        )
-    )
-    operations.include_router(build_receipts_router(receipts, Signer(state.key), admissions))
-    install_errors(operations)
-    describe_inference(operations)
-    inference = InferenceApp(
-        gateway,
-        max_body_bytes=settings.max_body_bytes,
-        body_timeout=settings.body_timeout,
-        write_timeout=settings.write_timeout,
-    )
-    return Application(inference, operations, retire=scheduler.retire)
+
+def _nothing(_: Output) -> None:
+    return None
 
 
 def _aside(text: str | None) -> str:

@@ -15,6 +15,7 @@ import uvicorn
 
 from app.api.protocol import CorkedProtocol
 from app.main import create_app
+from app.measuring.canaries import CanaryError
 from app.settings import Settings
 
 _GC_THRESHOLD: Final = 10_000
@@ -80,7 +81,7 @@ def serve(settings: Settings) -> int:
     """Serve until SIGTERM or Ctrl-C; returns the exit status."""
     try:
         app = create_app(settings)
-    except OSError as exc:
+    except (OSError, CanaryError) as exc:
         sys.stderr.write(f"reprise serve: {exc}\n")
         return 1
     try:

@@ -13,7 +13,9 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from app.determinism.evidence import Evidence
 from app.determinism.mode import REQUESTABLE_MODES, Mode
+from app.observation.store import Retention
 from app.scheduling.gate import GatePolicy
 from app.scheduling.scheduler import Queueing
 from app.upstream.replica import Replica
@@ -43,6 +45,35 @@ class Settings(BaseSettings):
     )
     ledger_queue: int = Field(
         10_000, ge=1, description="Observations that may wait for the ledger before some are dropped."
+    )
+    ledger_cohorts: int = Field(100_000, ge=1, description="Cohorts in the ledger; the longest unseen go first.")
+    ledger_bytes: int = Field(2**30, ge=2**20, description="Bytes that the ledger may take.")
+    ledger_seconds: float = Field(
+        30 * 86_400.0, gt=0, description="How long the ledger keeps a cohort after it was last seen."
+    )
+    ledger_url: SecretStr | None = Field(
+        None, description="A Redis for the ledger, redis://[:password@]host[:port][/number], in place of SQLite."
+    )
+    keep_texts: bool = Field(default=False, description="Keep the texts of answers in the ledger, not digests alone.")
+    text_bytes: int = Field(64 * 1024, ge=1, description="The most that is kept of one answer's text.")
+    redactor: str = Field(
+        "app.observation.texts:mask_secrets", description="A Python function that takes a text to what may be kept."
+    )
+    evidence: Evidence = Field(
+        Evidence.LOGPROBS,
+        description="What deterministic modes, canaries and shadows also ask for: tokens, logprobs or none.",
+    )
+    semantic: bool = Field(default=False, description="Compare diverged answers by embeddings too; needs the extra.")
+    canary_interval: float = Field(0.0, ge=0, allow_inf_nan=False, description="Between two canaries; 0 sends none.")
+    canary_modes: Annotated[tuple[Mode, ...], NoDecode] = Field(
+        (Mode.STANDARD, Mode.SEEDED, Mode.ISOLATED), description="The modes in which canaries are sent."
+    )
+    canaries: Path | None = Field(None, description="A file of canaries, one JSON object per line.")
+    shadow_rate: float = Field(
+        0.0, ge=0, le=1, description="The share of repeatable standard and seeded requests that are asked once more."
+    )
+    observatory_key: SecretStr | None = Field(
+        None, description="The key to /observatory. Without one the page is shown on a loopback address only."
     )
     max_body_bytes: int = Field(32 * 1024 * 1024, ge=1, description="The largest request body.")
     max_answer_bytes: int = Field(64 * 1024 * 1024, ge=1, description="The largest answer that is not a stream.")
@@ -109,6 +140,19 @@ class Settings(BaseSettings):
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
+    @field_validator("canary_modes", mode="before")
+    @classmethod
+    def _split_modes(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("canary_modes")
+    @classmethod
+    def _can_be_asked(cls, value: tuple[Mode, ...]) -> tuple[Mode, ...]:
+        for mode in value:
+            if mode not in REQUESTABLE_MODES:
+                raise ValueError(f"'{mode}' is no mode to ask for")
+        return value
+
     @field_validator("upstreams")
     @classmethod
     def _are_replicas(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -149,6 +193,11 @@ class Settings(BaseSettings):
         return Queueing(self.queue_timeout, self.exclusive_spill_seconds, self.drain_timeout)
 
     @property
+    def retention(self) -> Retention:
+        """What the ledger keeps."""
+        return Retention(self.ledger_cohorts, self.ledger_bytes, self.ledger_seconds)
+
+    @property
     def replicas(self) -> tuple[Replica, ...]:
         """The upstreams as values."""
         return tuple(Replica.at(url) for url in self.upstreams)
@@ -162,6 +211,10 @@ class Settings(BaseSettings):
     def read_guard_key(self) -> str | None:
         """The guards' key; an empty variable is none."""
         return self._secret(self.guard_key)
+
+    def read_observatory_key(self) -> str | None:
+        """The observatory's key; an empty variable is none."""
+        return self._secret(self.observatory_key)
 
     @staticmethod
     def _secret(value: SecretStr | None) -> str | None:

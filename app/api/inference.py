@@ -21,13 +21,15 @@ from app.errors import (
     UnsupportedMediaType,
 )
 from app.gateway import Call, Gateway
-from app.headers import FOR_GUARD, REQUEST
+from app.headers import FOR_GUARD, REQUEST, RUN
+from app.measuring.shadows import Shadows
 from app.reply import ClientGone, Header, Reply
 
 PATHS: Final = ("/v1/chat/completions", "/v1/completions")
 
 _CLOSE: Final[Header] = (b"connection", b"close")
 _ALLOW: Final[Header] = (b"allow", b"POST")
+_LABEL: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _ECHOABLE: Final = re.compile(rb"[\x21-\x7e]{1,200}")
 
 
@@ -38,8 +40,17 @@ class InferenceApp:
     how long a client may take nothing of its answer.
     """
 
-    def __init__(self, gateway: Gateway, *, max_body_bytes: int, body_timeout: float, write_timeout: float) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        max_body_bytes: int,
+        body_timeout: float,
+        write_timeout: float,
+        shadows: Shadows | None = None,
+    ) -> None:
         self._gateway = gateway
+        self._shadows = shadows
         self._write_timeout = write_timeout
         self._max_body_bytes = max_body_bytes
         self._body_timeout = body_timeout
@@ -56,12 +67,16 @@ class InferenceApp:
         abort = leaving["abort"] if leaving is not None else None
         reply = Reply(send, echo, patience=self._write_timeout, on_stall=abort)
         try:
-            with self._gateway.exchange(request_id) as exchange:
+            run = read_run(headers)
+            with self._gateway.exchange(request_id, run=run) as exchange:
                 wish = read_wish(scope, headers)
                 async with self._presence(scope, receive, reply) as client:
                     body = await self._read_body(headers, receive)
                     client.body_arrived()
-                    await self._gateway.handle(Call(scope["path"], body, headers, wish, request_id), reply, exchange)
+                    call = Call(scope["path"], body, headers, wish, request_id, run=run)
+                    await self._gateway.handle(call, reply, exchange)
+                if self._shadows is not None and (mode := exchange.repeatable_mode) is not None:
+                    self._shadows.offer(call, mode)
         except ClientGone:
             return
         except (RequestTooLarge, RequestTimeout, UnsupportedMediaType, MethodNotAllowed) as error:
@@ -144,12 +159,24 @@ def read_wish(scope: Scope, headers: tuple[Header, ...]) -> Wish:
                 mitigations = text if mitigations is None else f"{mitigations},{text}"
             elif name == ON_UNAVAILABLE_HEADER.encode():
                 on_unavailable = _once(on_unavailable, text, ON_UNAVAILABLE_HEADER)
-            elif name not in FOR_GUARD:
+            elif name not in FOR_GUARD and name != RUN:
                 unknown = name.decode("latin-1")[:80]
                 raise InvalidRequest(f"The header '{unknown}' is unknown.", param=unknown, code="unknown_header")
     if mode is None and mitigations is None and on_unavailable is None:
         return NO_WISH
     return read_headers(mode, mitigations, on_unavailable)
+
+
+def read_run(headers: tuple[Header, ...]) -> str | None:
+    """The label of the run that a request belongs to. Raises InvalidRequest for what is no label."""
+    given = _first(headers, RUN)
+    if given is None:
+        return None
+    if not _LABEL.fullmatch(given):
+        raise InvalidRequest(
+            f"'{RUN.decode()}' takes 1 to 64 letters, digits, dots, dashes and underscores.", param=RUN.decode()
+        )
+    return given.decode()
 
 
 def _once(known: str | None, value: str, name: str) -> str:

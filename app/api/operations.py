@@ -10,7 +10,8 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from app.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, RepriseError
+from app.errors import InvalidRequest, MethodNotAllowed, ModelNotFound, NotFound, RepriseError, Unauthorized
+from app.observation.recorder import Recorder
 from app.scheduling.scheduler import Scheduler
 from app.scheduling.slot import Slot
 from app.scheduling.ticket import Admission
@@ -56,6 +57,14 @@ class PoolState(BaseModel):
     epoch: int = Field(description="How many postures served them since the gateway started; cohorts begin anew.")
 
 
+class LedgerState(BaseModel):
+    """The ledger. Whatever it is like, requests are answered."""
+
+    kind: str = Field(examples=["sqlite"])
+    problem: str | None = Field(description="Why its store is away; verdicts go on from memory then.")
+    queued: int = Field(description="Observations that wait to be written.")
+
+
 class Readiness(BaseModel):
     """Whether the gateway can serve, and what it knows of its replicas."""
 
@@ -63,10 +72,11 @@ class Readiness(BaseModel):
     retired: bool = Field(description="It was told to go away: it serves on for a while, but is not ready any more.")
     pools: list[PoolState]
     replicas: list[ReplicaState]
+    ledger: LedgerState
 
 
-def build_router(scheduler: Scheduler, render: Render) -> APIRouter:
-    """The operations endpoints."""
+def build_router(scheduler: Scheduler, render: Render, recorder: Recorder, ledger: str) -> APIRouter:
+    """The operations endpoints; ``ledger`` is the kind of its store."""
     router = APIRouter(tags=["operations"])
 
     @router.get("/healthz", summary="Liveness: the process runs.")
@@ -80,13 +90,17 @@ def build_router(scheduler: Scheduler, render: Render) -> APIRouter:
     )
     async def readyz(response: Response) -> Readiness:
         response.status_code = 200 if scheduler.ready else 503
-        slots = scheduler.slots.values()
         pools = [
             PoolState(model=model, mitigations=sorted(mitigations), posture=pool.posture, epoch=pool.epoch)
             for (model, mitigations), pool in scheduler.pools.established()
         ]
-        states = [_state(slot) for slot in slots]
-        return Readiness(ready=scheduler.ready, retired=scheduler.retired, pools=pools, replicas=states)
+        return Readiness(
+            ready=scheduler.ready,
+            retired=scheduler.retired,
+            pools=pools,
+            replicas=[_state(slot) for slot in scheduler.slots.values()],
+            ledger=LedgerState(kind=ledger, problem=recorder.problem, queued=recorder.queued),
+        )
 
     @router.get("/v1/models", summary="The models of all healthy replicas, with every field that they came with.")
     async def models() -> JSONResponse:
@@ -108,6 +122,11 @@ def build_router(scheduler: Scheduler, render: Render) -> APIRouter:
     return router
 
 
+def replica_states(scheduler: Scheduler) -> list[dict[str, Any]]:
+    """Every replica as ``/readyz`` shows it."""
+    return [_state(slot).model_dump() for slot in scheduler.slots.values()]
+
+
 def install_errors(app: FastAPI) -> None:
     """Give every error of the FastAPI side the OpenAI shape."""
 
@@ -115,6 +134,8 @@ def install_errors(app: FastAPI) -> None:
     async def ours(_: Request, error: RepriseError) -> JSONResponse:
         after = error.retry_after_header
         headers = {} if after is None else {"retry-after": after.decode()}
+        if isinstance(error, Unauthorized):
+            headers["www-authenticate"] = f'Basic realm="{error.realm}", charset="UTF-8"'
         if not error.worth_retrying:
             headers["x-should-retry"] = "false"
         return JSONResponse(error.body(), error.status, headers=headers)

@@ -14,8 +14,8 @@ from app.receipts.store import Receipts
 
 PATH: Final = "/v1/determinism/receipts"
 
-Admissions = Callable[[str, str], Awaitable[Mapping[str, Any] | None]]
-"""Takes a replica's name and a request id to what the replica's guard answers, None where it could not be asked."""
+Admissions = Callable[..., Awaitable[Mapping[str, Any] | None]]
+"""Takes a replica's name and a query to what its guard's log says; None where it could not be asked."""
 
 
 class PublicKey(BaseModel):
@@ -48,7 +48,7 @@ def build_receipts_router(receipts: Receipts, signer: Signer, admissions: Admiss
                 param="request_id",
             )
         finished = kept.finished
-        log = await admissions(finished.replica, request_id) if asks_guard(finished) else None
+        log = await admissions(finished.replica, request=request_id) if asks_guard(finished) else None
         return signer.sign(receipt(kept, log))
 
     return router

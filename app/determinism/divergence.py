@@ -6,12 +6,18 @@ and where one side is known by its block digests alone, by the first block that 
 is the number of units that both outputs share. Where several choices differ, the earliest fork is reported.
 
 Two outputs are comparable when both are complete. An answer that was cut short says nothing about the rest of it.
+
+What a margin tells: logits in bfloat16 between 16 and 32 lie 0.125 apart, and each of the two may be rounded by a step,
+so up to two steps (`TIE_NATS`) a flip is what rounding does. Far beyond that (`NEAR_NATS`) it is not, and the weights,
+the template or the seed are the suspects.
 """
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from app.determinism.output import BLOCK_DIGEST_BYTES, Blocks, Choice, Output
 
@@ -24,14 +30,37 @@ class Verdict(StrEnum):
     INCOMPARABLE = "incomparable"
 
 
+TIE_NATS: Final = 0.25
+NEAR_NATS: Final = 1.0
+
+
+class Closeness(StrEnum):
+    """How close the two likeliest tokens were where two outputs fork."""
+
+    TIE = "tie"
+    NEAR = "near"
+    CLEAR = "clear"
+    UNKNOWN = "unknown"
+
+    @classmethod
+    def of(cls, margin: float | None) -> "Closeness":
+        """That of a margin in nats."""
+        if margin is None:
+            return cls.UNKNOWN
+        if margin <= TIE_NATS:
+            return cls.TIE
+        return cls.NEAR if margin <= NEAR_NATS else cls.CLEAR
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """A verdict with its evidence.
 
     ``fork_tokens`` and ``fork_characters`` are shared lengths, None where unknown or where nothing forked. ``shared``
     is the part of the longer text that both have in common before the fork, 0 to 1, averaged over the choices.
-    ``margin`` is the reference's distance in nats between its two likeliest tokens at the fork, None where logprobs
-    do not say.
+    ``margin`` is the distance in nats between the two likeliest tokens at the fork, the larger of the two sides', and
+    ``logprob_delta`` the largest difference in nats between the two sides' logprobs of a token that they share; both
+    are None where logprobs do not say.
     """
 
     verdict: Verdict
@@ -39,6 +68,7 @@ class Comparison:
     fork_characters: int | None = None
     shared: float | None = None
     margin: float | None = None
+    logprob_delta: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +93,7 @@ def compare(reference: Output, candidate: Output) -> Comparison:
     if not (reference.complete and candidate.complete):
         return Comparison(Verdict.INCOMPARABLE)
     if reference.digest == candidate.digest:
-        return Comparison(Verdict.MATCH, shared=1.0)
+        return Comparison(Verdict.MATCH, shared=1.0, logprob_delta=_logprob_delta(reference, candidate))
     if [choice.index for choice in reference.choices] != [choice.index for choice in candidate.choices]:
         return Comparison(Verdict.DIVERGED)
     pairs = list(zip(reference.choices, candidate.choices, strict=True))
@@ -78,6 +108,7 @@ def compare(reference: Output, candidate: Output) -> Comparison:
         fork_characters=min(fork.characters for fork in forks),
         shared=(sum(fork.shared for fork in forks) + len(pairs) - len(forks)) / len(pairs),
         margin=earliest.margin,
+        logprob_delta=_logprob_delta(reference, candidate),
     )
 
 
@@ -120,14 +151,41 @@ def _fork(reference: Choice, candidate: Choice) -> _Fork:
     characters = first_difference(left, right)
     longer = max(len(left), len(right))
     tokens = _token_fork(reference, candidate)
-    margins = reference.margins
-    margin = margins[tokens] if tokens is not None and margins is not None and tokens < len(margins) else math.nan
-    return _Fork(
-        tokens,
-        characters,
-        characters / longer if longer else 1.0,
-        None if math.isnan(margin) else margin,
-    )
+    if tokens is None:
+        # One side alone may know its tokens, a shadow against its client's answer for one: it tells whose token it was.
+        known = [_token_at(side, characters) for side in (reference, candidate)]
+        tokens = next((place for place in known if place is not None), None)
+    margins = [side for side in (_margin_at(reference, tokens), _margin_at(candidate, tokens)) if side is not None]
+    return _Fork(tokens, characters, characters / longer if longer else 1.0, max(margins, default=None))
+
+
+def _token_at(choice: Choice, characters: int) -> int | None:
+    """How many whole tokens lie in the first characters; None where the tokens do not spell the text."""
+    if choice.tokens is None or choice.flow != choice.text or not "".join(choice.tokens).startswith(choice.text):
+        return None
+    end = 0
+    for place, token in enumerate(choice.tokens):
+        end += len(token)
+        if end > characters:
+            return place
+    return len(choice.tokens)
+
+
+def _margin_at(choice: Choice, token: int | None) -> float | None:
+    if token is None or choice.margins is None or token >= len(choice.margins) or math.isnan(choice.margins[token]):
+        return None
+    return choice.margins[token]
+
+
+def _logprob_delta(reference: Output, candidate: Output) -> float | None:
+    deltas: list[float] = []
+    for left, right in zip(reference.choices, candidate.choices, strict=False):
+        shared = _token_fork(left, right)
+        if shared and left.logprobs is not None and right.logprobs is not None:
+            pairs = map(operator.sub, left.logprobs[:shared], right.logprobs[:shared])
+            deltas.append(max(map(abs, pairs), default=0.0))
+    known = [delta for delta in deltas if not math.isnan(delta)]
+    return max(known, default=None)
 
 
 def _token_fork(reference: Choice, candidate: Choice) -> int | None:

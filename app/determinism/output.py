@@ -70,8 +70,9 @@ class Choice:
     """One of the answer's choices.
 
     ``token_ids`` are the exact ids where the body carried them for the whole choice, else None. ``tokens`` are the
-    texts of the tokens from logprobs, else None; ``margins`` then holds, per token, the distance in nats between the
-    two likeliest (NaN where fewer than two were reported). The arrays are never changed.
+    texts of the tokens from logprobs, else None. Where logprobs came for the whole choice, ``margins`` holds, for each
+    token, the distance in nats between the two likeliest (NaN where fewer than two were reported), and ``logprobs`` the
+    token's own. The arrays are never changed.
     """
 
     index: int
@@ -83,6 +84,7 @@ class Choice:
     token_ids: "array[int] | None" = None
     tokens: tuple[str, ...] | None = None
     margins: "array[float] | None" = None
+    logprobs: "array[float] | None" = None
 
     @property
     def flow(self) -> str:
@@ -151,6 +153,19 @@ class Output:
         return cls(ordered, _digest(ordered), complete and finished, cached_tokens, completion_tokens)
 
     @property
+    def tokens(self) -> int | None:
+        """How many tokens were generated, by the engine's word or by what it sent of them; None if neither says."""
+        if self.completion_tokens is not None:
+            return self.completion_tokens
+        lengths = [len(choice.token_ids or choice.tokens or ()) for choice in self.choices]
+        return sum(lengths) if all(lengths) else None
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether any choice came with logprobs."""
+        return any(choice.logprobs is not None for choice in self.choices)
+
+    @property
     def blocks(self) -> Blocks:
         """The digests of this output's blocks, computed anew at each call."""
         ids = [choice.token_ids for choice in self.choices if choice.token_ids is not None]
@@ -165,7 +180,8 @@ class Output:
         for choice in self.choices:
             total += 400 + len(choice.text) + len(choice.reasoning) + len(choice.refusal)
             total += sum(150 + len(call.name) + len(call.arguments) for call in choice.tool_calls)
-            total += 4 * len(choice.token_ids or ()) + 60 * len(choice.tokens or ()) + 8 * len(choice.margins or ())
+            total += 4 * len(choice.token_ids or ()) + 60 * len(choice.tokens or ())
+            total += 8 * len(choice.margins or ()) + 8 * len(choice.logprobs or ())
         return total
 
 
@@ -243,6 +259,7 @@ class _Part:
     __slots__ = (
         "finish_reason",
         "ids",
+        "logprobs",
         "margins",
         "reasoning",
         "refusal",
@@ -262,6 +279,7 @@ class _Part:
         self.ids: array[int] = array("I")
         self.tokens: list[str] = []
         self.margins: array[float] = array("d")
+        self.logprobs: array[float] = array("d")
         self.without_ids = False
         self.without_tokens = False
 
@@ -296,10 +314,12 @@ class _Part:
         for entry in logprobs.get("content") or ():
             self.tokens.append(_token(entry["token"], entry.get("bytes")))
             self.margins.append(_margin([top["logprob"] for top in entry.get("top_logprobs") or ()]))
+            self.logprobs.append(_nats(entry.get("logprob")))
         if tokens := logprobs.get("tokens"):
             self.tokens.extend(tokens)
             tops = logprobs.get("top_logprobs") or [None] * len(tokens)
             self.margins.extend(_margin(list((top or {}).values())) for top in tops)
+            self.logprobs.extend(map(_nats, logprobs.get("token_logprobs") or [None] * len(tokens)))
 
     def choice(self, index: int) -> Choice:
         """The choice that the pieces make."""
@@ -311,7 +331,7 @@ class _Part:
         ids = None if self.without_ids or not self.ids else self.ids
         if tokens is not None and ids is None and all(token.startswith(_ID_PREFIX) for token in tokens):
             ids, tokens = array("I", (int(token.removeprefix(_ID_PREFIX)) for token in tokens)), None
-        known = tokens is not None or ids is not None
+        known = (tokens is not None or ids is not None) and not self.without_tokens
         return Choice(
             index=index,
             text="".join(self.text),
@@ -321,7 +341,8 @@ class _Part:
             finish_reason=self.finish_reason,
             token_ids=ids,
             tokens=tokens,
-            margins=self.margins if known and self.margins and not self.without_tokens else None,
+            margins=self.margins if known and self.margins else None,
+            logprobs=self.logprobs if known and self.logprobs else None,
         )
 
 
@@ -350,6 +371,10 @@ def _margin(logprobs: list[float]) -> float:
         return math.nan
     first, second = sorted(logprobs, reverse=True)[:2]
     return first - second
+
+
+def _nats(logprob: float | None) -> float:
+    return math.nan if logprob is None else logprob
 
 
 def _index(choice: Choice) -> int:

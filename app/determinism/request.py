@@ -8,20 +8,18 @@ bytes.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from json import JSONDecodeError, JSONDecoder
-from json.decoder import scanstring  # type: ignore[attr-defined]  # CPython's C string scanner; typeshed leaves it out
+from json import JSONDecodeError
 from typing import Any, Final
 
 import orjson
 
+from app.determinism.members import Member, members
 from app.errors import InvalidRequest
 
 _SHALLOW: Final = 100
 """A body with no more brackets than this cannot be nested too deeply."""
 
 _MOST_PRIORITY: Final = 2**31
-_WHITESPACE: Final = " \t\n\r"
-_DECODER: Final = JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +76,11 @@ def edit(body: bytes, changes: Mapping[str, Any]) -> bytes:
     if not changes:
         return body
     text = body.decode()
-    spans, last = _member_spans(text)
+    spans, last = _spans(text)
     pieces: list[str] = []
     seen: set[str] = set()
     previous_end = last
-    for name, start, end in spans:
+    for name, start, _, end in spans:
         if name in changes and name in seen:
             raise InvalidRequest(f"'{name}' is given more than once.", param=name, code="duplicate_member")
         seen.add(name)
@@ -94,7 +92,7 @@ def edit(body: bytes, changes: Mapping[str, Any]) -> bytes:
     for name, value in changes.items():
         if name not in seen and value is not None:
             pieces += ["," if pieces else "", _member(name, value)]
-    first = spans[0][1] if spans else last
+    first = spans[0].start if spans else last
     return (text[:first] + "".join(pieces) + text[last:]).encode()
 
 
@@ -102,34 +100,13 @@ def _member(name: str, value: object) -> str:
     return f"{json.dumps(name)}:{json.dumps(value)}"
 
 
-def _member_spans(text: str) -> tuple[list[tuple[str, int, int]], int]:
-    """The (name, start, end) of each top-level member, and where the last one ends.
-
-    The text has passed orjson, so only what a span needs is looked at. `JSONDecoder.scan_once` walks a value in C.
-    """
-    spans: list[tuple[str, int, int]] = []
-    position = _skip(text, text.index("{") + 1)
+def _spans(text: str) -> tuple[list[Member], int]:
     try:
-        while text[position] != "}":
-            start = position
-            name, position = scanstring(text, position + 1, True)  # noqa: FBT003 - the C function takes no keywords
-            position = _skip(text, _skip(text, position) + 1)
-            _, position = _DECODER.scan_once(text, position)  # type: ignore[attr-defined]  # missing in typeshed
-            spans.append((name, start, position))
-            position = _skip(text, position)
-            if text[position] == ",":
-                position = _skip(text, position + 1)
+        return members(text)
     except RecursionError as exc:
         raise InvalidRequest("The body is nested too deeply.", code="invalid_json") from exc
     except (JSONDecodeError, StopIteration, ValueError) as exc:
         raise InvalidRequest(f"The body is not valid JSON: {exc}.", code="invalid_json") from exc
-    return spans, spans[-1][2] if spans else position
-
-
-def _skip(text: str, position: int) -> int:
-    while text[position] in _WHITESPACE:
-        position += 1
-    return position
 
 
 def _writable(value: object) -> bool:

@@ -55,7 +55,7 @@ from app.engine.asgi import (
 )
 from app.engine.body import ClientLeftError, take_in
 from app.engine.door import KEY_HEADER, OURS, Asked, Door, unavailable
-from app.engine.observer import Observer
+from app.engine.observer import Observer, most_logprobs
 from app.engine.options import GuardOptions
 from app.errors import QueueFull, QueueTimeout
 from app.scheduling.gate import Gate
@@ -171,6 +171,7 @@ class Guard:
             "gate": asdict(self._gate.statistics()),
             "epoch": self._log.epoch,
             "guard_version": _guard_version(),
+            "max_logprobs": most_logprobs(scope["app"].state),
         }
 
     def _admissions_page(self, scope: Scope) -> dict[str, Any] | Refusal:

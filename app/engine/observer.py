@@ -99,6 +99,17 @@ def sequences_at_once(state: object) -> Fact:
     return _fact(getattr(state, "vllm_config", None), _CONFIG_FACTS["max_sequences"])
 
 
+def most_logprobs(state: object) -> int:
+    """How many logprobs a request may ask for at each token; 0 where the engine does not tell.
+
+    Without a bound (-1) it is the vocabulary, which is more than anybody asks for.
+    """
+    limit = _fact(getattr(state, "vllm_config", None), "model_config.max_logprobs")
+    if not isinstance(limit, int):
+        return 0
+    return limit if limit >= 0 else 2**31
+
+
 _MISSING: Final = object()
 
 

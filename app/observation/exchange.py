@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol, Self
 from prometheus_client import Gauge
 
 from app.determinism.canonical import CohortKeys, canonical, has_remote_media
-from app.determinism.mode import Mitigation
+from app.determinism.mode import Mitigation, Mode
 from app.determinism.output import Output
 from app.determinism.plan import Plan
 from app.determinism.request import InferenceRequest
@@ -22,7 +22,7 @@ from app.determinism.sampling import Sampling
 from app.errors import InvalidRequest, NotReady, QueueFull, RepriseError, UpstreamError
 from app.observation.metrics import OTHER_MODEL, UNKNOWN, BoundMetrics, LeaseGauges, Metrics, Outcome
 from app.observation.recorder import Recorder
-from app.observation.store import Observation, Skip
+from app.observation.store import Observation, Origin, Skip
 from app.observation.watch import StreamWatch, UnaryWatch
 from app.receipts.store import Finished, GateTimes, Receipts
 from app.reply import ClientGone
@@ -78,9 +78,9 @@ class Observatory:
         self._keys = CohortKeys(installation_key)
         self._leases: dict[str, LeaseGauges] = {}
 
-    def exchange(self, request_id: str) -> "Exchange":
-        """The exchange of a request that arrives now; use it as a context manager."""
-        return Exchange(self, request_id)
+    def exchange(self, request_id: str, origin: Origin = Origin.CLIENT, run: str | None = None) -> "Exchange":
+        """The exchange of a request that arrives now; use it as a context manager. ``run`` is its caller's label."""
+        return Exchange(self, request_id, origin, run)
 
     def leases(self, replica: str, admission: str) -> Gauge:
         """The gauge of the leases on a replica."""
@@ -101,15 +101,20 @@ class Exchange:
         "_admission",
         "_bound",
         "_cohort_key",
+        "_comparable",
         "_done",
-        "_first_piece",
+        "_first_piece_at",
+        "_last_piece_at",
         "_observatory",
+        "_origin",
         "_output",
         "_peak",
+        "_pieces",
         "_plan",
         "_replica",
         "_request",
         "_request_id",
+        "_run",
         "_sampling",
         "_started",
         "_status",
@@ -119,9 +124,11 @@ class Exchange:
         "_watch",
     )
 
-    def __init__(self, observatory: Observatory, request_id: str) -> None:
+    def __init__(self, observatory: Observatory, request_id: str, origin: Origin, run: str | None) -> None:
         self._observatory = observatory
         self._request_id = request_id
+        self._origin = origin
+        self._run = run
         self._started = observatory.clock()
         self._bound: BoundMetrics = observatory.metrics.of(OTHER_MODEL, UNKNOWN)
         self._request: InferenceRequest | None = None
@@ -136,9 +143,16 @@ class Exchange:
         self._cohort_key: str | None = None
         self._status = 0
         self._waited = 0.0
-        self._first_piece = True
+        self._first_piece_at = 0.0
+        self._pieces = 0
         self._submitted = False
+        self._comparable = False
         self._peak: int | None = None
+
+    @property
+    def repeatable_mode(self) -> Mode | None:
+        """The mode of an answer that could be compared; None where it could not be, or there is none."""
+        return self._plan.mode if self._plan is not None and self._comparable else None
 
     def planned(self, request: InferenceRequest, plan: Plan, sampling: Sampling) -> None:
         """What will be done for the request."""
@@ -161,7 +175,8 @@ class Exchange:
         """The answer's headers came."""
         self._status, self._done, self._peak = status, done, word.peak
         self._waited += word.waited
-        self._observatory.metrics.admission_wait[self._admission].observe(self._waited)
+        if self._origin is Origin.CLIENT:
+            self._observatory.metrics.admission_wait[self._admission].observe(self._waited)
         if self._plan is not None and done.mode != self._plan.mode:
             self._bound = self._observatory.metrics.of(self._plan.model or OTHER_MODEL, done.mode)
 
@@ -172,10 +187,11 @@ class Exchange:
 
     def feed(self, piece: bytes) -> None:
         """Bytes of the body, after they were relayed or, for a unary answer, read."""
-        if self._first_piece:
-            self._first_piece = False
-            if isinstance(self._watch, StreamWatch):
-                self._bound.time_to_first_token.observe(self._observatory.clock() - self._started)
+        self._pieces += 1
+        if self._pieces == 1 and isinstance(self._watch, StreamWatch):
+            self._first_piece_at = self._observatory.clock()
+            if self._origin is Origin.CLIENT:
+                self._bound.time_to_first_token.observe(self._first_piece_at - self._started)
         if self._watch is not None:
             self._watch.feed(piece)
 
@@ -204,6 +220,7 @@ class Exchange:
             return []
         if output is None:
             return [("verdict", verdict)]
+        self._bound.output_tokens.inc(output.tokens if output.tokens is not None else self._pieces)
         self._output = output.digest
         return [("output", output.digest), ("verdict", verdict)]
 
@@ -216,13 +233,25 @@ class Exchange:
         if self._replica:
             self._observatory.leases(self._replica, self._admission).dec()
         outcome = self._outcome(error)
-        self._bound.requests[outcome].inc()
-        self._bound.request_seconds.observe(self._observatory.clock() - self._started)
+        self._count(outcome)
         if 0 < self._status < _ERRORS and self._watch is not None and not self._submitted:
             skip = Skip.CLIENT_CLOSED if outcome is Outcome.CLIENT_CLOSED else Skip.INCOMPLETE
             self._submit(None, skip)
         if self._plan is not None:
             self.keep_receipt(outcome, error)
+
+    def _count(self, outcome: Outcome) -> None:
+        """The request's end. What the gateway sent itself is in no figure of the clients'."""
+        metrics, now = self._observatory.metrics, self._observatory.clock()
+        if self._origin is not Origin.CLIENT:
+            assert self._plan is not None or outcome is not Outcome.OK  # noqa: S101 - an answer had a plan
+            mode = self._plan.mode if self._plan is not None else Mode.STANDARD
+            metrics.requests(OTHER_MODEL, mode, self._origin)[outcome].inc()
+            return
+        self._bound.requests[outcome].inc()
+        self._bound.request_seconds.observe(now - self._started, {"request_id": self._request_id})
+        if self._pieces > 1 and isinstance(self._watch, StreamWatch):
+            self._bound.inter_token.observe((now - self._first_piece_at) / (self._pieces - 1))
 
     def keep_receipt(self, outcome: Outcome = Outcome.OK, error: BaseException | None = None) -> None:
         """Keep what a receipt of the request would state now; again, where its end was another one."""
@@ -264,6 +293,7 @@ class Exchange:
         assert self._request is not None  # noqa: S101 - the order of calls; never depends on input
         assert self._plan is not None  # noqa: S101 - the order of calls; never depends on input
         self._submitted = True
+        self._comparable = skip is None and output is not None
         self._cohort_key = self._observatory.cohort_key(self._request, self._plan.model)
         observation = Observation(
             request_id=self._request_id,
@@ -276,6 +306,8 @@ class Exchange:
             output=output,
             skip_reason=skip,
             applied=self._done.applied,
+            origin=self._origin,
+            run=self._run,
         )
         return self._observatory.recorder.submit(observation)
 

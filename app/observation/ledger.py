@@ -9,14 +9,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
-from app.determinism.divergence import Comparison, Verdict, bracket, compare
-from app.determinism.mode import DETERMINISTIC_MODES
+from app.determinism.divergence import Verdict
 from app.determinism.output import Output
-from app.observation.metrics import BoundMetrics, Cause, Cross, Drop, Metrics
+from app.observation.judge import Judge, specimen
+from app.observation.metrics import Cross, Drop, Metrics
 from app.observation.store import (
-    PAIRED_OBSERVATIONS,
+    OTHER_OUTPUTS,
     Cohort,
     CohortCounts,
     CohortId,
@@ -37,6 +37,8 @@ _OUTPUT_SHARE: Final = 16
 
 _log = logging.getLogger(__name__)
 
+Answer = TypeVar("Answer")
+
 
 @dataclass(slots=True)
 class _Entry:
@@ -51,6 +53,8 @@ class Ledger:
     """Takes observations in order. Keeps at most ``max_cohorts`` cohorts and about ``max_bytes`` in memory.
 
     ``references`` maps the cohorts in memory to their reference digests; another thread may look one up at any time.
+    ``problem`` says why the store is away, None while it is not. ``keep_text`` gives what is to be kept of an output's
+    text, None for nothing.
     """
 
     def __init__(
@@ -62,9 +66,13 @@ class Ledger:
         max_bytes: int,
         wall: Callable[[], float],
         monotonic: Callable[[], float],
+        keep_text: Callable[[Output], str | None] = lambda _: None,
     ) -> None:
         self.references: dict[CohortId, str] = {}
+        self.problem: str | None = None
         self._metrics = metrics
+        self._judge = Judge(metrics)
+        self._keep = keep_text
         self._open_store = open_store
         self._max_cohorts = max_cohorts
         self._max_bytes = max_bytes
@@ -95,15 +103,30 @@ class Ledger:
             verdict = Verdict.MATCH if output.digest == entry.cohort.reference.digest else Verdict.DIVERGED
         cohort = entry.cohort
         slot = cohort.counts.slot(output.digest)
+        finding = None
         if verdict is not None:
-            self._count(entry, observation, output, verdict)
+            finding = self._judge.judge(cohort, entry.output, observation, output, verdict)
+        kept = None
+        if slot not in cohort.counts.outputs and slot != OTHER_OUTPUTS:
+            kept = specimen(observation, output, finding, now, self._keep(output))
         cohort.counts.add(slot, verdict)
         cohort.last_seen = now
         if entry.output is None and output.digest == cohort.reference.digest:
             self._keep_text(entry, output)
         self._compare_across(cohort_id, output.digest)
         self._batched.add(cohort_id)
-        self._batch.append(Sighting(cohort_id, observation.model, cohort.reference, slot, verdict, now))
+        sighting = Sighting(
+            cohort_id,
+            observation.model,
+            cohort.reference,
+            slot,
+            verdict,
+            now,
+            kept,
+            observation.run,
+            observation.request_id if observation.run else "",
+        )
+        self._batch.append(sighting)
         self._evict()
 
     def commit(self) -> None:
@@ -117,11 +140,14 @@ class Ledger:
             self._metrics.dropped(Drop.STORE_UNAVAILABLE, len(batch))
             return
         try:
-            store.record(batch)
+            others = store.record(batch)
         except StoreError as error:
             self._metrics.dropped(Drop.STORE_ERROR, len(batch))
             self._lose(error)
             return
+        self._metrics.written(len(batch))
+        for cohort_id, reference in others.items():
+            self._adopt(cohort_id, reference)
         self._retry_after = FIRST_RETRY_SECONDS
         self._unpruned += len(batch)
         if self._unpruned >= PRUNE_EVERY:
@@ -134,56 +160,28 @@ class Ledger:
             self._store.close()
             self._store = None
 
-    def _count(self, entry: _Entry, observation: Observation, output: Output, verdict: Verdict) -> None:
-        """The metrics of a repeat, before it is added to the cohort's counts."""
-        bound = self._metrics.of(observation.model, observation.mode)
-        bound.comparisons[verdict].inc()
-        counts = entry.cohort.counts
-        earlier = counts.observed
-        if earlier < PAIRED_OBSERVATIONS:
-            bound.pairs.inc(earlier)
-            bound.pairs_equal.inc(counts.outputs.get(output.digest, 0))
-        is_new = counts.slot(output.digest) not in counts.outputs
-        bound.distinct_outputs.observe(counts.distinct + is_new)
-        if verdict is Verdict.DIVERGED:
-            reference = entry.cohort.reference
-            cause = _cause(reference, observation, output)
-            bound.divergences[cause].inc()
-            fork = self._place(entry, output, bound)
-            # One line per distinct output: an alarm must be seen, and a hot prompt must not fill the log.
-            if is_new and observation.mode in DETERMINISTIC_MODES:
-                _log.warning(
-                    "request %s diverged in mode %s: cohort %s, replica %s, output %s, reference %s, "
-                    "fork at token %s, %s",
-                    observation.request_id,
-                    observation.mode,
-                    observation.cohort_key[:16],
-                    observation.replica,
-                    output.digest,
-                    reference.digest,
-                    "unknown" if fork is None else fork,
-                    cause.value,
-                )
+    def ask(self, question: Callable[[Store], Answer]) -> Answer:
+        """Let somebody read the store, what waits to be written included. Raises StoreError where it is away."""
+        self.commit()
+        store = self._reach()
+        if store is None:
+            raise StoreError(self.problem or "no store is kept")
+        try:
+            return question(store)
+        except StoreError as error:
+            self._lose(error)
+            raise
 
-    def _place(self, entry: _Entry, output: Output, bound: BoundMetrics) -> int | None:
-        """Observe where an output forks from the reference: by text where memory has it, else by block digests."""
+    def _adopt(self, cohort_id: CohortId, reference: Reference) -> None:
+        """Take over the reference of another gateway, which was first; repeats are compared with that from now on."""
+        entry = self._entries.get(cohort_id)
+        if entry is None or entry.cohort.reference.digest == reference.digest:
+            return
+        entry.cohort.reference = reference
+        self.references[cohort_id] = reference.digest
         if entry.output is not None:
-            comparison = compare(entry.output, output)
-            self._observe_fork(comparison, bound)
-            return comparison.fork_tokens
-        between = bracket(entry.cohort.reference.blocks, output.blocks)
-        if between is None or between.unit != "tokens":
-            return None
-        bound.fork_tokens.observe(between.start)
-        return between.start
-
-    def _observe_fork(self, comparison: Comparison, bound: BoundMetrics) -> None:
-        if comparison.fork_tokens is not None:
-            bound.fork_tokens.observe(comparison.fork_tokens)
-        if comparison.margin is not None:
-            self._metrics.fork_margin_nats.observe(comparison.margin)
-        if comparison.shared is not None:
-            self._metrics.similarity["prefix"].observe(comparison.shared)
+            self._bytes += _COHORT_WEIGHT - entry.weight
+            entry.output, entry.weight = None, _COHORT_WEIGHT
 
     def _compare_across(self, cohort: CohortId, digest: str) -> None:
         """Compare with the references of the same request that differ in mode alone, or in posture alone."""
@@ -247,11 +245,16 @@ class Ledger:
                 self._store = self._open_store()
             except StoreError as error:
                 self._lose(error)
+            else:
+                self.problem = None
+                self._measure(self._store)
         return self._store
 
     def _lose(self, error: StoreError) -> None:
         """Let go of a store that failed; it is opened anew later, ever later while that fails."""
         self.close()
+        self.problem = str(error)
+        self._metrics.ledger_up.set(0)
         level = logging.WARNING if self._retry_after == FIRST_RETRY_SECONDS else logging.DEBUG
         _log.log(
             level, "%s; verdicts go on from memory, and the ledger is tried again in %g s", error, self._retry_after
@@ -264,14 +267,12 @@ class Ledger:
             store.prune(self._wall())
         except StoreError as error:
             self._lose(error)
+        else:
+            self._measure(store)
 
-
-def _cause(reference: Reference, observation: Observation, output: Output) -> Cause:
-    """The first suspect that holds; the order and its reasons are those of `Cause`."""
-    if max(reference.coresident_peak or 1, observation.coresident_peak or 1) > 1:
-        return Cause.CO_BATCHED
-    if None not in (reference.cached_tokens, output.cached_tokens) and reference.cached_tokens != output.cached_tokens:
-        return Cause.CACHE_STATE
-    if reference.replica != observation.replica:
-        return Cause.OTHER_REPLICA
-    return Cause.UNEXPLAINED
+    def _measure(self, store: Store) -> None:
+        """Show how much a store holds."""
+        try:
+            self._metrics.ledger_holds(store.size())
+        except StoreError as error:
+            self._lose(error)

@@ -3,7 +3,11 @@
 Rates are left to PromQL: everything that is counted is a counter, and every label set exists at 0 from the start, so
 that ``increase()`` sees the first divergence too. Labels are bounded: a model that the configuration does not name is
 "other", and so is any reason or outcome that is not listed here. The children that a request needs are bound once per
-model and mode.
+model and mode. What the gateway sends on its own account (canaries, shadows) is kept apart: it is in no figure of
+clients' requests, and the comparisons of its answers are labelled.
+
+One process serves, so one registry knows everything; a gateway with several workers would be several gateways behind
+one port, of which a scrape sees one at random.
 """
 
 import time
@@ -17,18 +21,22 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
-from app.determinism.divergence import Verdict
+from app.determinism.divergence import Closeness, Verdict
 from app.determinism.mode import Mode
-from app.observation.store import Skip
+from app.observation.store import Origin, Skip, StoreSize
 from app.upstream.replica import GateView
 
 OTHER_MODEL: Final = "other"
 UNKNOWN: Final = "unknown"
 ADMISSIONS: Final = ("shared", "exclusive")
 _GATE_PHASES: Final = ("exclusive", "drain")
-SIMILARITIES: Final = ("prefix",)
-"""``prefix``: the share of the longer answer that both have in common before the fork."""
+SIMILARITIES: Final = ("prefix", "edit", "semantic")
+"""``prefix``: the share of the longer answer that both have in common before the fork. ``edit``: the edit similarity.
+``semantic``: the cosine of two embeddings, where the operator asked for it; advice, and never a verdict."""
+
+_OURS: Final = (Origin.CANARY, Origin.SHADOW)
 
 _LONGEST_LABEL: Final = 128
 
@@ -76,11 +84,13 @@ class Cross(StrEnum):
     POSTURE = "posture"
 
 
+_GAPS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 _SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _FORKS: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0, 16384.0)
 # bfloat16 logits between 16 and 32 lie 0.125 apart, so steps of that size tell a tie from a fault.
 _NATS: Final = (0.0, 1e-4, 1e-3, 0.01, 0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 5.0)
 _RATIOS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+_DELTAS: Final = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.0625, 0.125, 0.25, 0.5, 1.0)
 _OUTPUTS: Final = (1.0, 2.0, 3.0, 4.0, 6.0, 9.0, 16.0, 32.0, 64.0)
 _REQUESTS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
@@ -91,14 +101,24 @@ class BoundMetrics:
 
     requests: Mapping[str, Counter]
     time_to_first_token: Histogram
+    inter_token: Histogram
     request_seconds: Histogram
+    output_tokens: Counter
     coresident_peak: Histogram
-    comparisons: Mapping[str, Counter]
-    divergences: Mapping[str, Counter]
-    pairs: Counter
-    pairs_equal: Counter
     fork_tokens: Histogram
     distinct_outputs: Histogram
+    compared: Mapping[Origin, "BoundComparisons"]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundComparisons:
+    """What was compared of one model, mode and origin."""
+
+    comparisons: Mapping[str, Counter]
+    divergences: Mapping[str, Counter]
+    closeness: Mapping[str, Counter]
+    pairs: Counter
+    pairs_equal: Counter
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,39 +154,54 @@ class Metrics:
         # Creation times would double the page, and nothing that reads ours uses them. The switch is the library's own.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client leaves it without annotations
         self._registry = registry
-        by_mode = ("model", "mode")
+        self._families: dict[str, Counter | Histogram] = {}
+        by_mode, by_origin = ("model", "mode"), ("model", "mode", "origin")
         self._requests = self._counter("requests_total", "Requests, by how they ended.", *by_mode, "outcome")
         self._comparisons = self._counter(
             "comparisons_total",
             "Answers compared with the reference of their cohort; incomparable ones are explained by the skip reasons.",
-            *by_mode,
+            *by_origin,
             "verdict",
         )
         self._divergences = self._counter(
-            "divergences_total", "Diverged answers, by the first suspect that holds.", *by_mode, "cause"
+            "divergences_total", "Diverged answers, by the first suspect that holds.", *by_origin, "cause"
+        )
+        self._closeness = self._counter(
+            "divergence_margins_total",
+            "Diverged answers, by how close the two likeliest tokens were at the fork: a tie is what rounding does.",
+            *by_origin,
+            "margin",
         )
         self._pairs = self._counter(
-            "pairs_total", "Pairs of repeats: each of a cohort's first 64 answers with all before it.", *by_mode
+            "pairs_total", "Pairs of repeats: each of a cohort's first 64 answers with all before it.", *by_origin
         )
-        self._pairs_equal = self._counter("pairs_equal_total", "Pairs of repeats whose outputs were equal.", *by_mode)
+        self._pairs_equal = self._counter("pairs_equal_total", "Pairs of repeats whose outputs were equal.", *by_origin)
         self._fork_tokens = self._histogram(
             "fork_tokens",
             "Tokens that a diverged answer shares with its reference before they fork, where tokens are known; "
             "rounded down to blocks of 64 where only the reference's block digests were left.",
             _FORKS,
-            *by_mode,
+            "mode",
         )
         self._distinct = self._histogram(
-            "distinct_outputs", "Distinct outputs of a cohort so far, observed at each repeat.", _OUTPUTS, *by_mode
+            "distinct_outputs", "Distinct outputs of a cohort so far, observed at each repeat.", _OUTPUTS, "mode"
         )
         self._peak = self._histogram(
-            "coresident_peak", "Most requests on the engine while this one ran, itself included.", _REQUESTS, *by_mode
+            "coresident_peak", "Most requests on the engine while this one ran, itself included.", _REQUESTS, "mode"
         )
         self._first_token = self._histogram(
             "time_to_first_token_seconds", "From a request's arrival to its first streamed piece.", _SECONDS, *by_mode
         )
+        self._inter_token = self._histogram(
+            "inter_token_seconds", "Mean time between the pieces of a stream, one observation for each.", _GAPS, "mode"
+        )
         self._seconds = self._histogram(
             "request_seconds", "From a request's arrival to the end of its answer.", _SECONDS, *by_mode
+        )
+        self._output_tokens = self._counter(
+            "output_tokens_total",
+            "Tokens that were generated, where the answer tells; else the pieces of it.",
+            *by_mode,
         )
         self._leases = Gauge("reprise_leases", "Leases held now.", ("replica", "admission"), registry=registry)
         self._waiting = Gauge(
@@ -188,7 +223,12 @@ class Metrics:
         self._replica = Info("reprise_replica", "A replica and its observed posture.", ("replica",), registry=registry)
 
         self.fork_margin_nats = self._histogram(
-            "fork_margin_nats", "Distance of the reference's two likeliest tokens at the fork, from logprobs.", _NATS
+            "fork_margin_nats", "Distance of the two likeliest tokens at the fork, the larger of both sides'.", _NATS
+        )
+        self.logprob_delta_nats = self._histogram(
+            "logprob_delta_nats",
+            "Largest difference of two repeats in the logprob of a token that they share; 0 is equal to the last bit.",
+            _DELTAS,
         )
         similarity = self._histogram(
             "similarity_ratio", "How much of a diverged answer equals its reference, by kind.", _RATIOS, "kind"
@@ -202,6 +242,26 @@ class Metrics:
         self._skipped = _children(skipped, Skip)
         dropped = self._counter("ledger_dropped_total", "Observations that did not reach the ledger.", "reason")
         self._dropped = _children(dropped, Drop)
+        self._written = self._counter("ledger_written_total", "Observations that the ledger has.")
+        self.ledger_up = Gauge("reprise_ledger_up", "Whether the ledger's store answers.", registry=registry)
+        self._ledger_cohorts = Gauge("reprise_ledger_cohorts", "Cohorts that the ledger holds.", registry=registry)
+        self._ledger_bytes = Gauge("reprise_ledger_bytes", "Bytes that the ledger holds.", registry=registry)
+        self.ledger_queue = Gauge(
+            "reprise_ledger_queue_observations", "Observations that wait for the ledger.", registry=registry
+        )
+        own = self._counter(
+            "canary_requests_total", "Requests that the gateway sent to measure, by how they ended.", "origin", "mode",
+            "outcome",
+        )  # fmt: skip
+        self._own = {
+            (origin, mode.value): _children(own, Outcome, origin.value, mode.value) for origin in _OURS for mode in Mode
+        }
+        self._shadows_dropped = self._counter("shadows_dropped_total", "Shadows that found too many of them waiting.")
+        self._by_mode = {
+            mode: (self._peak.labels(mode), self._fork_tokens.labels(mode), self._distinct.labels(mode),
+                   self._inter_token.labels(mode))
+            for mode in (*Mode, UNKNOWN)
+        }  # fmt: skip
         cross = self._counter(
             "cross_comparisons_total",
             "Answers compared with the reference of the same request in another mode or on another posture.",
@@ -230,6 +290,25 @@ class Metrics:
         """Count an answer that is compared to nothing."""
         self._skipped.get(reason, self._skipped[Skip.OTHER]).inc()
 
+    def requests(self, model: str, mode: str, origin: Origin) -> Mapping[str, Counter]:
+        """The counters of requests by outcome. What the gateway sent itself is counted apart."""
+        return self.of(model, mode).requests if origin is Origin.CLIENT else self._own[origin, mode]
+
+    def shadow_dropped(self) -> None:
+        """Count a shadow that was not sent."""
+        self._shadows_dropped.inc()
+
+    def written(self, count: int) -> None:
+        """Count observations that are in the ledger."""
+        self._written.inc(count)
+        self.ledger_up.set(1)
+
+    def ledger_holds(self, size: StoreSize) -> None:
+        """Show how much the ledger holds; so it is there."""
+        self.ledger_up.set(1)
+        self._ledger_cohorts.set(size.cohorts)
+        self._ledger_bytes.set(size.bytes)
+
     def dropped(self, reason: Drop, count: int = 1) -> None:
         """Count observations that did not reach the ledger."""
         self._dropped[reason].inc(count)
@@ -257,6 +336,13 @@ class Metrics:
             )
         known.show(gate)
 
+    def samples(self, name: str) -> list[Sample]:
+        """The samples of one family of the page, by its name without our prefix and without ``_total``.
+
+        Takes up to a millisecond. Raises KeyError for what is no family.
+        """
+        return [sample for family in self._families[name].collect() for sample in family.samples]
+
     def render(self, accept: str) -> tuple[bytes, str]:
         """The page and its content type: OpenMetrics where ``accept`` asks for it, else, whatever it says, text.
 
@@ -270,24 +356,44 @@ class Metrics:
         return encode(_Courteous(self._registry)), content_type
 
     def _bind(self, model: str, mode: str) -> BoundMetrics:
+        peak, fork_tokens, distinct, inter_token = self._by_mode[mode]
+        # A canary or a shadow names a model that is served, so "other" needs no label sets for them.
+        compared = {Origin.CLIENT: self._bind_compared(model, mode, Origin.CLIENT)}
+        compared |= {
+            origin: compared[Origin.CLIENT] if model == OTHER_MODEL else self._bind_compared(model, mode, origin)
+            for origin in _OURS
+        }
         return BoundMetrics(
             requests=_children(self._requests, Outcome, model, mode),
             time_to_first_token=self._first_token.labels(model, mode),
+            inter_token=inter_token,
             request_seconds=self._seconds.labels(model, mode),
-            coresident_peak=self._peak.labels(model, mode),
-            comparisons=_children(self._comparisons, Verdict, model, mode),
-            divergences=_children(self._divergences, Cause, model, mode),
-            pairs=self._pairs.labels(model, mode),
-            pairs_equal=self._pairs_equal.labels(model, mode),
-            fork_tokens=self._fork_tokens.labels(model, mode),
-            distinct_outputs=self._distinct.labels(model, mode),
+            output_tokens=self._output_tokens.labels(model, mode),
+            coresident_peak=peak,
+            fork_tokens=fork_tokens,
+            distinct_outputs=distinct,
+            compared=MappingProxyType(compared),
+        )
+
+    def _bind_compared(self, model: str, mode: str, origin: Origin) -> BoundComparisons:
+        labels = (model, mode, origin.value)
+        return BoundComparisons(
+            comparisons=_children(self._comparisons, Verdict, *labels),
+            divergences=_children(self._divergences, Cause, *labels),
+            closeness=_children(self._closeness, Closeness, *labels),
+            pairs=self._pairs.labels(*labels),
+            pairs_equal=self._pairs_equal.labels(*labels),
         )
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"reprise_{name}", text, labels, registry=self._registry)
+        counter = Counter(f"reprise_{name}", text, labels, registry=self._registry)
+        self._families[name.removesuffix("_total")] = counter
+        return counter
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(f"reprise_{name}", text, labels, registry=self._registry, buckets=buckets)
+        histogram = Histogram(f"reprise_{name}", text, labels, registry=self._registry, buckets=buckets)
+        self._families[name] = histogram
+        return histogram
 
 
 class _Courteous(Collector):

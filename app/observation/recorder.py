@@ -15,15 +15,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeAlias, TypeVar
 
 from app.determinism.divergence import Verdict
 from app.determinism.output import Output
 from app.observation.ledger import Ledger
 from app.observation.metrics import Drop, Metrics
-from app.observation.store import Observation, Skip, Store
+from app.observation.store import Observation, Skip, Store, StoreError
 
 PENDING: Final = "pending"
 """What `Recorder.submit` answers when memory holds no reference to compare with."""
@@ -34,6 +35,9 @@ _OFFER_EVERY: Final = 32
 """Observations (some 6 us each) between two offers; without any, the loop could wait for 5 ms, the switch interval."""
 
 _log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+_Question: TypeAlias = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Recorder:
         *,
         wall: Callable[[], float] = time.time,  # noqa: TID251 - the ledger shows when a cohort was first and last seen
         monotonic: Callable[[], float] = time.monotonic,
+        keep_text: Callable[[Output], str | None] = lambda _: None,
     ) -> None:
         self._metrics = metrics
         self._limits = limits
@@ -73,7 +78,10 @@ class Recorder:
             max_bytes=limits.cache_bytes,
             wall=wall,
             monotonic=monotonic,
+            keep_text=keep_text,
         )
+        metrics.ledger_queue.set_function(lambda: float(len(self._queue)))
+        self._questions: deque[_Question] = deque()
         self._references = self._ledger.references
         self._queue: deque[tuple[Observation, Output, int]] = deque()
         # Each of these is written by one thread alone; their differences are what waits.
@@ -112,7 +120,8 @@ class Recorder:
         reason = observation.skip_reason
         if output is None or not output.complete or reason is not None:
             self._metrics.skipped(reason or Skip.INCOMPLETE)
-            self._metrics.of(observation.model, observation.mode).comparisons[Verdict.INCOMPARABLE].inc()
+            compared = self._metrics.of(observation.model, observation.mode).compared[observation.origin]
+            compared.comparisons[Verdict.INCOMPARABLE].inc()
             return Verdict.INCOMPARABLE
         weight = output.weight
         if self._closed:
@@ -122,6 +131,7 @@ class Recorder:
             or self._bytes_in - self._bytes_out + weight > self._limits.queue_bytes
         ):
             self._metrics.dropped(Drop.QUEUE_FULL)
+            self._metrics.skipped(Skip.LEDGER_FULL)
         else:
             self._bytes_in += weight
             self._submitted += 1
@@ -138,6 +148,35 @@ class Recorder:
         target = self._submitted
         self._hurry()
         return await asyncio.to_thread(self._wait_for, target, timeout)
+
+    async def ask(self, question: Callable[[Store], Answer], timeout: float = 10.0) -> Answer:  # noqa: ASYNC109 - as above
+        """Read the store on the thread that owns it. Raises StoreError where it is away, closed or slow."""
+        asked: Future[Answer] = Future()
+
+        def answer() -> None:
+            try:
+                asked.set_result(self._ledger.ask(question))
+            except Exception as error:  # noqa: BLE001 - whoever asked is told
+                asked.set_exception(error)
+
+        if self._closed:
+            raise StoreError("the ledger is closed")
+        self._questions.append(answer)
+        self._hurry()
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(asked), timeout)
+        except TimeoutError as exc:
+            raise StoreError(f"the ledger did not answer within {timeout:g} s") from exc
+
+    @property
+    def queued(self) -> int:
+        """Observations that wait."""
+        return len(self._queue)
+
+    @property
+    def problem(self) -> str | None:
+        """Why the store is away; None while it is not."""
+        return self._ledger.problem
 
     async def close(self) -> None:
         """Process and write what waits, within the deadline; what is then left is dropped and counted."""
@@ -170,6 +209,8 @@ class Recorder:
             self._urgent.clear()
             stopping = self._stopping
             self._drain()
+            while self._questions:
+                self._questions.popleft()()
             if stopping or self._abandoned:
                 break
         self._ledger.close()

@@ -11,24 +11,38 @@ one started.
 """
 
 import logging
+import math
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Final
 
 from app.determinism.divergence import Verdict
 from app.determinism.output import Blocks
-from app.observation.store import Cohort, CohortCounts, CohortId, Reference, Sighting, StoreError, StoreVersionError
+from app.observation.store import (
+    DEFAULT_RETENTION,
+    Cohort,
+    CohortCounts,
+    CohortId,
+    CohortSummary,
+    Reference,
+    Retention,
+    RunEntry,
+    Sighting,
+    Specimen,
+    StoreError,
+    StoreSize,
+    StoreVersionError,
+)
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 APPLICATION_ID: Final = 0x52505253
 """``RPRS``: tells our file from any other SQLite file."""
 
-MAX_COHORTS: Final = 100_000
-MAX_AGE_SECONDS: Final = 30 * 86_400.0
 _PRUNE_AT_ONCE: Final = 5_000
 _BUSY_SECONDS: Final = 0.5
 _WAL_BYTES: Final = 16 * 2**20
@@ -53,6 +67,26 @@ CREATE TABLE outputs (
 ) STRICT, WITHOUT ROWID;
 """
 
+_SECOND: Final = """
+CREATE TABLE specimens (
+    cohort INTEGER NOT NULL REFERENCES cohorts (id) ON DELETE CASCADE,
+    digest TEXT NOT NULL, request_id TEXT NOT NULL, replica TEXT NOT NULL, at REAL NOT NULL, origin TEXT NOT NULL,
+    coresident_peak INTEGER, cached_tokens INTEGER, tokens INTEGER, fork_tokens INTEGER, fork_characters INTEGER,
+    margin REAL, similarity REAL, cause TEXT, text TEXT,
+    PRIMARY KEY (cohort, digest)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    label TEXT NOT NULL, cohort INTEGER NOT NULL REFERENCES cohorts (id) ON DELETE CASCADE,
+    digest TEXT NOT NULL, request_id TEXT NOT NULL, at REAL NOT NULL
+) STRICT;
+CREATE INDEX runs_by_label ON runs (label, id);
+CREATE INDEX runs_by_cohort ON runs (cohort);
+"""
+
+_SCHEMAS: Final = (_SCHEMA, _SECOND)
+"""What each version added to the one before."""
+
 _LOAD: Final = """
 SELECT id, model, reference_digest, reference_blocks, reference_replica, reference_peak, reference_cached,
        matched, diverged, first_seen, last_seen
@@ -66,7 +100,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key, mode, posture) DO UPDATE SET
     matched = matched + excluded.matched, diverged = diverged + excluded.diverged,
     last_seen = max(last_seen, excluded.last_seen)
-RETURNING id
+RETURNING id, reference_digest, reference_blocks, reference_replica, reference_peak, reference_cached
 """
 
 _ADD_OUTPUT: Final = """
@@ -74,19 +108,43 @@ INSERT INTO outputs (cohort, digest, seen, first_seen, last_seen) VALUES (?, ?, 
 ON CONFLICT (cohort, digest) DO UPDATE SET seen = seen + excluded.seen, last_seen = max(last_seen, excluded.last_seen)
 """
 
+_SPECIMEN: Final = tuple(field.name for field in fields(Specimen))
+_ADD_SPECIMEN: Final = (
+    f"INSERT INTO specimens (cohort, {', '.join(_SPECIMEN)}) "  # noqa: S608 - the names of our own fields
+    f"VALUES (?, {', '.join('?' * len(_SPECIMEN))}) ON CONFLICT DO NOTHING"
+)
+_SPECIMENS: Final = (
+    f"SELECT {', '.join('specimens.' + name for name in _SPECIMEN)}, seen FROM specimens "  # noqa: S608 - as above
+    "JOIN outputs USING (cohort, digest) JOIN cohorts ON cohorts.id = specimens.cohort "
+    "WHERE key = ? AND mode = ? AND posture = ? ORDER BY at"
+)
+_ADD_RUN: Final = "INSERT INTO runs (label, cohort, digest, request_id, at) VALUES (?, ?, ?, ?, ?)"
+_RUN: Final = """
+SELECT runs.id, key, mode, posture, runs.digest, runs.request_id, runs.at, text
+FROM runs JOIN cohorts ON cohorts.id = runs.cohort
+LEFT JOIN specimens ON specimens.cohort = runs.cohort AND specimens.digest = runs.digest
+WHERE label = ? AND runs.id > ? ORDER BY runs.id LIMIT ?
+"""
+_COHORTS: Final = """
+SELECT key, mode, posture, model, (SELECT sum(seen) FROM outputs WHERE cohort = id), matched, diverged,
+       (SELECT count(*) FROM outputs WHERE cohort = id), first_seen, last_seen
+FROM cohorts WHERE last_seen < ? AND (? IS NULL OR mode = ?) AND diverged >= ? ORDER BY last_seen DESC LIMIT ?
+"""
+
+_FOREVER: Final = 1e300
+
 _log = logging.getLogger(__name__)
 
 
 class SqliteStore:
     """The ledger in the file at ``path``; create it on the thread that will use it.
 
-    Keeps at most about ``max_cohorts`` cohorts, each for ``max_age`` seconds after it was last seen. Raises StoreError
-    when the file cannot be opened or is another program's, StoreVersionError when a newer version wrote it.
+    ``retention`` counts the bytes of the file's pages that are in use. Raises StoreError when the file cannot be opened
+    or is another program's, StoreVersionError when a newer version wrote it.
     """
 
-    def __init__(self, path: Path, *, max_cohorts: int = MAX_COHORTS, max_age: float = MAX_AGE_SECONDS) -> None:
-        self._max_cohorts = max_cohorts
-        self._max_age = max_age
+    def __init__(self, path: Path, retention: Retention = DEFAULT_RETENTION) -> None:
+        self._retention = retention
         try:
             self._connection = _open(path)
         except sqlite3.DatabaseError as error:
@@ -114,8 +172,10 @@ class SqliteStore:
                 last_seen=row[10],
             )
 
-    def record(self, sightings: Sequence[Sighting]) -> None:
+    def record(self, sightings: Sequence[Sighting]) -> Mapping[CohortId, Reference]:
         """See `Store.record`."""
+        others: dict[CohortId, Reference] = {}
+        rows: dict[CohortId, int] = {}
         first: dict[CohortId, Sighting] = {}
         last: dict[CohortId, float] = {}
         verdicts: Counter[tuple[CohortId, Verdict | None]] = Counter()
@@ -141,20 +201,79 @@ class SqliteStore:
                     sighting.at,
                     last[cohort],
                 )
-                (row,) = connection.execute(_ADD_COHORT, values).fetchone()
+                row, digest, blocks, *rest = connection.execute(_ADD_COHORT, values).fetchone()
+                rows[cohort] = row
+                if digest != reference.digest:
+                    others[cohort] = Reference(digest, Blocks.from_text(blocks), *rest)
                 connection.executemany(
                     _ADD_OUTPUT,
                     [(row, digest, seen, sighting.at, last[cohort]) for digest, seen in outputs[cohort].items()],
                 )
+            connection.executemany(
+                _ADD_SPECIMEN, [(rows[each.cohort], *astuple(each.specimen)) for each in sightings if each.specimen]
+            )
+            connection.executemany(
+                _ADD_RUN,
+                [
+                    (each.run, rows[each.cohort], each.output, each.request_id, each.at)
+                    for each in sightings
+                    if each.run
+                ],
+            )
+        return others
+
+    def cohorts(
+        self, *, limit: int, before: float | None = None, mode: str | None = None, diverged: bool = False
+    ) -> list[CohortSummary]:
+        """See `Store.cohorts`."""
+        with _translated("the ledger cannot be read"):
+            values = (_FOREVER if before is None else before, mode, mode, int(diverged), limit)
+            found = self._connection.execute(_COHORTS, values).fetchall()
+        return [CohortSummary(CohortId(*row[:3]), *row[3:]) for row in found]
+
+    def specimens(self, cohort: CohortId) -> list[tuple[Specimen, int]]:
+        """See `Store.specimens`."""
+        with _translated("the ledger cannot be read"):
+            found = self._connection.execute(_SPECIMENS, cohort).fetchall()
+        return [(Specimen(*row[:-1]), row[-1]) for row in found]
+
+    def runs(self) -> list[tuple[str, int]]:
+        """See `Store.runs`."""
+        with _translated("the ledger cannot be read"):
+            return self._connection.execute(
+                "SELECT label, count(*) FROM runs GROUP BY label ORDER BY max(id) DESC"
+            ).fetchall()
+
+    def run(self, label: str, *, after: int, limit: int) -> list[RunEntry]:
+        """See `Store.run`."""
+        with _translated("the ledger cannot be read"):
+            found = self._connection.execute(_RUN, (label, after, limit)).fetchall()
+        return [RunEntry(row[0], CohortId(*row[1:4]), *row[4:]) for row in found]
+
+    def size(self) -> StoreSize:
+        """See `Store.size`."""
+        with _translated("the ledger cannot be read"):
+            (held,) = self._connection.execute("SELECT count(*) FROM cohorts").fetchone()
+            return StoreSize(held, self._bytes())
+
+    def _bytes(self) -> int:
+        pages, free, size = (
+            self._connection.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+        return int((pages - free) * size)
 
     def prune(self, now: float) -> int:
         """See `Store.prune`: the cohorts longest unseen go first, at most 5,000 a call."""
         with _translated("the ledger cannot be pruned"), self._transaction() as connection:
             (held,) = connection.execute("SELECT count(*) FROM cohorts").fetchone()
             (stale,) = connection.execute(
-                "SELECT count(*) FROM cohorts WHERE last_seen < ?", (now - self._max_age,)
+                "SELECT count(*) FROM cohorts WHERE last_seen < ?", (now - self._retention.seconds,)
             ).fetchone()
-            going = min(_PRUNE_AT_ONCE, max(stale, held - self._max_cohorts))
+            # Cohorts are taken for equally large: what is over in bytes is over in cohorts.
+            bytes_held = max(self._bytes(), 1)
+            over = math.ceil(held * (1 - self._retention.bytes / bytes_held)) if held else 0
+            going = min(_PRUNE_AT_ONCE, max(stale, held - self._retention.cohorts, over))
             if going <= 0:
                 return 0
             oldest = "DELETE FROM cohorts WHERE id IN (SELECT id FROM cohorts ORDER BY last_seen LIMIT ?)"
@@ -194,9 +313,9 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.execute("BEGIN IMMEDIATE")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         connection.execute("COMMIT")
-        if version == 0:
+        if version < SCHEMA_VERSION:
             connection.executescript(
-                f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA application_id = {APPLICATION_ID}; "
+                f"BEGIN IMMEDIATE; {''.join(_SCHEMAS[version:])} PRAGMA application_id = {APPLICATION_ID}; "
                 f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
             )
         _check_pages(connection)

@@ -1,13 +1,14 @@
 """What the ledger holds, and the protocol that every store of it keeps.
 
 A cohort is the repeats of one canonical request in one mode, on one posture; these three are its identity, so a
-verdict never compares across them. Of its answers a store keeps digests and counts, never text.
+verdict never compares across them. Of its answers a store keeps digests, counts and the circumstances of each distinct
+one (a specimen), and text only where the operator asked for it.
 
 Counts are merged, never overwritten: a sighting adds one to what is there. That makes one protocol fit a file with one
 writer and a database that several gateways share, where the first reference to arrive stays the reference.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
@@ -43,7 +44,16 @@ class Skip(StrEnum):
     UNPARSABLE = "unparsable"
     REMOTE_MEDIA = "remote_media"
     NOT_APPLICABLE = "not_applicable"
+    LEDGER_FULL = "ledger_full"
     OTHER = "other"
+
+
+class Origin(StrEnum):
+    """Who sent a request: a client, or the gateway itself, in order to measure."""
+
+    CLIENT = "client"
+    CANARY = "canary"
+    SHADOW = "shadow"
 
 
 class CohortId(NamedTuple):
@@ -61,6 +71,7 @@ class Observation:
     ``coresident_peak`` is None where no guard told it. ``output`` is None where the answer could not be read, and
     ``skip_reason`` (a `Skip`, or any text, which then counts as "other") says why it is not to be compared. ``applied``
     names the mitigations that were applied where they are not just those of the mode: such answers are a cohort apart.
+    ``run`` is the caller's label of a run, if he gave one.
     """
 
     request_id: str
@@ -73,6 +84,8 @@ class Observation:
     output: Output | None
     skip_reason: str | None = None
     applied: str = ""
+    origin: Origin = Origin.CLIENT
+    run: str | None = None
 
     @property
     def cohort(self) -> CohortId:
@@ -95,6 +108,32 @@ class Reference:
     def of(cls, observation: Observation, output: Output) -> "Reference":
         """The reference that an observation with this output makes."""
         return cls(output.digest, output.blocks, observation.replica, observation.coresident_peak, output.cached_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Specimen:
+    """One distinct output of a cohort, as it was when first seen.
+
+    ``fork_tokens``, ``fork_characters``, ``margin`` and ``similarity`` are against the cohort's reference (see
+    `app.determinism.divergence.Comparison`; similarity is the edit similarity, 0 to 1), and None on the reference
+    itself or where they are not known; so is ``cause``. ``tokens`` is how long the output is. ``text`` is what was
+    answered, None unless the operator keeps texts.
+    """
+
+    digest: str
+    request_id: str
+    replica: str
+    at: float
+    origin: str = Origin.CLIENT
+    coresident_peak: int | None = None
+    cached_tokens: int | None = None
+    tokens: int | None = None
+    fork_tokens: int | None = None
+    fork_characters: int | None = None
+    margin: float | None = None
+    similarity: float | None = None
+    cause: str | None = None
+    text: str | None = None
 
 
 @dataclass(slots=True)
@@ -142,7 +181,11 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One observation as a store takes it. ``verdict`` is None for the reference; ``at`` is seconds since 1970."""
+    """One observation as a store takes it. ``verdict`` is None for the reference; ``at`` is seconds since 1970.
+
+    ``specimen`` comes with an output that its sender had not seen before in this cohort; ``run`` and ``request_id``
+    where the request belongs to a run.
+    """
 
     cohort: CohortId
     model: str
@@ -150,6 +193,55 @@ class Sighting:
     output: str
     verdict: Verdict | None
     at: float
+    specimen: Specimen | None = None
+    run: str | None = None
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CohortSummary:
+    """A cohort in a list. Times are seconds since 1970."""
+
+    id: CohortId
+    model: str
+    observed: int
+    matched: int
+    diverged: int
+    distinct: int
+    first_seen: float
+    last_seen: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """One answer of a run. ``number`` grows with each; ``at`` is seconds since 1970. ``text`` as in `Specimen`."""
+
+    number: int
+    cohort: CohortId
+    output: str
+    request_id: str
+    at: float
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSize:
+    """How much a store holds; ``bytes`` is what its retention counts."""
+
+    cohorts: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What a store keeps: so many cohorts, bytes, and seconds after one was last seen. The longest unseen go first."""
+
+    cohorts: int = 100_000
+    bytes: int = 2**30
+    seconds: float = 30 * 86_400.0
+
+
+DEFAULT_RETENTION: Final = Retention()
 
 
 class Store(Protocol):
@@ -158,8 +250,32 @@ class Store(Protocol):
     def load(self, cohort: CohortId) -> Cohort | None:
         """The cohort as stored, None when it is not."""
 
-    def record(self, sightings: Sequence[Sighting]) -> None:
-        """Add sightings, all or none. A cohort that is new gets the sighting's reference; a known one keeps its own."""
+    def record(self, sightings: Sequence[Sighting]) -> Mapping[CohortId, Reference]:
+        """Add sightings, all or none. A cohort that is new gets the sighting's reference; a known one keeps its own.
+
+        Returns the references of those cohorts whose stored one is another than their sighting's: somebody else was
+        first. A specimen is kept if it is the first of its output. What was recorded survives the end of the process.
+        """
+
+    def cohorts(
+        self, *, limit: int, before: float | None = None, mode: str | None = None, diverged: bool = False
+    ) -> list[CohortSummary]:
+        """The cohorts seen last, the latest first: at most ``limit``, last seen before the time ``before``.
+
+        ``mode`` keeps those of one mode, and ``diverged`` those in which an output differed.
+        """
+
+    def specimens(self, cohort: CohortId) -> list[tuple[Specimen, int]]:
+        """The distinct outputs of a cohort, the first seen first, each with how often it was seen; none if unknown."""
+
+    def runs(self) -> list[tuple[str, int]]:
+        """The labels of the runs that are kept, and how many answers each has; the latest first."""
+
+    def run(self, label: str, *, after: int, limit: int) -> list[RunEntry]:
+        """The answers of a run in order, whose number is over ``after``."""
+
+    def size(self) -> StoreSize:
+        """How much it holds."""
 
     def prune(self, now: float) -> int:
         """Forget what is past its retention, a bounded amount at a time; returns how many cohorts went."""

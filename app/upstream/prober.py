@@ -79,11 +79,11 @@ class Prober:
         except (ValueError, KeyError, TypeError, AttributeError) as exc:
             return ReplicaStatus(problem=f"its answers are not vLLM's ({type(exc).__name__}: {exc})")
 
-    async def admissions(self, replica: Replica, request_id: str) -> Mapping[str, Any] | None:
-        """What the guard's interval log says of one request; None where it cannot be asked."""
+    async def admissions(self, replica: Replica, **query: str | int) -> Mapping[str, Any] | None:
+        """What the guard's interval log says, see `app.engine.admissions`; None where it cannot be asked."""
         try:
             response = await self._aside.get(
-                f"{replica.url}{ADMISSIONS_PATH}", params={"request": request_id}, headers=self._guard_headers()
+                f"{replica.url}{ADMISSIONS_PATH}", params=query, headers=self._guard_headers()
             )
             said = response.json() if response.status_code == httpx.codes.OK else None
         except (httpx.HTTPError, ValueError):
@@ -146,7 +146,15 @@ class Prober:
         }
         posture = Posture.from_mapping(said["posture"])
         gate = GateView.of(said.get("gate"))
-        return replace(seen, posture=posture, digest=str(said["digest"]), provisions=provisions, gate=gate)
+        limit = said.get("max_logprobs")
+        return replace(
+            seen,
+            posture=posture,
+            digest=str(said["digest"]),
+            provisions=provisions,
+            gate=gate,
+            max_logprobs=limit if isinstance(limit, int) else 0,
+        )
 
 
 def _entries(page: Any) -> tuple[Mapping[str, Any], ...]:  # noqa: ANN401 - any JSON

@@ -66,7 +66,7 @@ class ReplicaStatus:
     """What the last probe saw. ``models`` holds the entries of ``/v1/models`` with every field they came with.
 
     A replica that fails its probes is not healthy, and the rest is what was known of it before. ``gate`` changes all
-    the time and is no part of the comparison of two.
+    the time and is no part of the comparison of two. ``max_logprobs`` is how many a request may ask for at each token.
     """
 
     healthy: bool = False
@@ -79,6 +79,7 @@ class ReplicaStatus:
     digest: str = UNKNOWN_POSTURE
     provisions: Mapping[Mitigation, Provision] = field(default_factory=dict)
     gate: GateView = field(default_factory=GateView, compare=False)
+    max_logprobs: int = 0
 
     @property
     def served(self) -> frozenset[str]:

@@ -9,10 +9,10 @@ from app.determinism.divergence import Verdict
 from app.determinism.mode import Mode
 from app.determinism.output import Blocks
 from app.observation.sqlite import SqliteStore
-from app.observation.store import CohortId, Reference, Sighting, Store
+from app.observation.store import CohortId, Reference, Retention, Sighting, Store
 
 STORES: dict[str, Callable[[Path], Store]] = {
-    "sqlite": lambda folder: SqliteStore(folder / "ledger.sqlite3", max_cohorts=50, max_age=1000.0),
+    "sqlite": lambda folder: SqliteStore(folder / "ledger.sqlite3", Retention(cohorts=50, seconds=1000.0)),
 }
 
 

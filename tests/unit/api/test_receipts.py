@@ -25,9 +25,9 @@ class Guards:
         self.answer = answer
         self.asked: list[tuple[str, str]] = []
 
-    async def admissions(self, replica: str, request_id: str) -> Mapping[str, Any] | None:
+    async def admissions(self, replica: str, *, request: str) -> Mapping[str, Any] | None:
         """What the guard of a replica says about a request."""
-        self.asked.append((replica, request_id))
+        self.asked.append((replica, request))
         return self.answer
 
 

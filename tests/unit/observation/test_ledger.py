@@ -2,7 +2,7 @@
 
 import logging
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -10,14 +10,15 @@ from prometheus_client import CollectorRegistry
 from app.determinism.output import Choice, Output
 from app.observation.ledger import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, PRUNE_EVERY, Ledger
 from app.observation.metrics import Metrics
-from app.observation.store import Cohort, CohortCounts, CohortId, Observation, Sighting, Store, StoreError
+from app.observation.store import Cohort, CohortCounts, CohortId, Observation, Reference, Sighting, Store, StoreError
+from tests.unit.observation.stores import NothingToRead
 
 
-class FakeStore:
+class FakeStore(NothingToRead):
     """A store in memory that fails on demand and keeps the protocol."""
 
     def __init__(self) -> None:
-        self.cohorts: dict[CohortId, Cohort] = {}
+        self.held: dict[CohortId, Cohort] = {}
         self.batches: list[int] = []
         self.broken = self.absent = False
         self.opened = self.pruned = self.loads = 0
@@ -36,20 +37,21 @@ class FakeStore:
         self.loads += 1
         if self.broken:
             raise StoreError("the store is broken")
-        found = self.cohorts.get(cohort)
+        found = self.held.get(cohort)
         if found is None:
             return None
         counts = CohortCounts(dict(found.counts.outputs), found.counts.matched, found.counts.diverged)
         return Cohort(found.id, found.model, found.reference, counts, found.first_seen, found.last_seen)
 
-    def record(self, sightings: Sequence[Sighting]) -> None:
+    def record(self, sightings: Sequence[Sighting]) -> Mapping[CohortId, Reference]:
         """As the protocol."""
         if self.broken:
             raise StoreError("the store is broken")
         self.batches.append(len(sightings))
         for each in sightings:
             new = Cohort(each.cohort, each.model, each.reference, CohortCounts(), each.at, each.at)
-            self.cohorts.setdefault(each.cohort, new).counts.add(each.output, each.verdict)
+            self.held.setdefault(each.cohort, new).counts.add(each.output, each.verdict)
+        return {}
 
     def prune(self, now: float) -> int:
         """As the protocol; counts its calls."""
@@ -146,7 +148,7 @@ def test_outputs_of_one_cohort_are_bounded(bench: Bench) -> None:
     for number in range(200):
         bench.see(f"answer {number}")
     bench.ledger.commit()
-    (cohort,) = bench.store.cohorts.values()
+    (cohort,) = bench.store.held.values()
     assert len(cohort.counts.outputs) == 65
     assert cohort.counts.outputs["other"] == 200 - 64
     assert cohort.counts.observed == 200
@@ -194,7 +196,7 @@ def test_after_a_restart_the_fork_is_placed_by_blocks(bench: Bench) -> None:
     bench.see("a", tokens={"token_ids": ids})
     bench.ledger.commit()
     again = Bench()
-    again.store.cohorts = bench.store.cohorts
+    again.store.held = bench.store.held
     again.see("b", tokens={"token_ids": other})
     assert again.value("reprise_fork_tokens_sum") == 128
     again.see("a", tokens={"token_ids": ids})
@@ -248,7 +250,7 @@ def test_an_evicted_cohort_comes_back_from_the_store() -> None:
     bench.see("b", "k")
     assert bench.value("reprise_comparisons_total", verdict="diverged") == 1
     bench.ledger.commit()
-    counts = {cohort.key: known.counts.outputs for cohort, known in bench.store.cohorts.items()}
+    counts = {cohort.key: known.counts.outputs for cohort, known in bench.store.held.items()}
     assert sorted(counts["k"].values()) == [1, 1]
     assert sorted(counts["l"].values()) == [1]
 
@@ -294,7 +296,7 @@ def test_a_store_that_is_absent_costs_no_verdict(bench: Bench, caplog: pytest.Lo
     bench.see("a")
     bench.ledger.commit()
     assert bench.store.batches == [1]
-    assert bench.store.cohorts[CohortId("k", "isolated", "p-1")].reference.digest in bench.ledger.references.values()
+    assert bench.store.held[CohortId("k", "isolated", "p-1")].reference.digest in bench.ledger.references.values()
 
 
 def test_a_store_that_breaks_is_closed_and_reopened(bench: Bench) -> None:

@@ -102,7 +102,7 @@ def test_a_model_that_was_not_declared_is_other(metrics: Metrics, registry: Coll
 def test_declaring_again_keeps_what_was_counted(metrics: Metrics) -> None:
     """A model that a second replica serves too keeps its children and its counts."""
     bound = metrics.of("smollm2", "standard")
-    bound.pairs.inc(3)
+    bound.output_tokens.inc(3)
     metrics.declare("smollm2")
     assert metrics.of("smollm2", "standard") is bound
 

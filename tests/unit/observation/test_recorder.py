@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,8 @@ from app.determinism.output import Choice, Output
 from app.observation.metrics import Metrics
 from app.observation.recorder import PENDING, Limits, Recorder
 from app.observation.sqlite import SqliteStore
-from app.observation.store import Cohort, CohortId, Observation, Sighting, Store
+from app.observation.store import Cohort, CohortId, Observation, Reference, Sighting, Store
+from tests.unit.observation.stores import NothingToRead
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +70,7 @@ def compared(registry: CollectorRegistry, verdict: str) -> float | None:
     return registry.get_sample_value("reprise_comparisons_total", labels)
 
 
-class Stuck:
+class Stuck(NothingToRead):
     """A store whose writes wait until they are released."""
 
     def __init__(self) -> None:
@@ -82,11 +83,12 @@ class Stuck:
         """Knows nothing."""
         return self.known.get(cohort)
 
-    def record(self, sightings: Sequence[Sighting]) -> None:
+    def record(self, sightings: Sequence[Sighting]) -> Mapping[CohortId, Reference]:
         """Waits, for at most as long as a test may take."""
         self.entered.set()
         self.release.wait(30)
         self.recorded += len(sightings)
+        return {}
 
     def prune(self, now: float) -> int:
         """Forgets nothing."""
@@ -243,7 +245,7 @@ async def test_a_store_that_breaks_its_protocol_costs_its_batch(
     """Even an error that no store should raise leaves the recorder at work."""
 
     class Wrong(Stuck):
-        def record(self, sightings: Sequence[Sighting]) -> None:
+        def record(self, sightings: Sequence[Sighting]) -> Mapping[CohortId, Reference]:
             raise RuntimeError(f"{len(sightings)} sightings, and a surprise")
 
     async with Recorder(metrics, Wrong, QUICK) as recorder:

@@ -73,7 +73,7 @@ async def test_a_guarded_engine() -> None:
 async def test_the_interval_log_of_one_request() -> None:
     """The guard's answer as it is; None for whatever hinders it."""
     page = {"epoch": "e-1", "admissions": []}
-    assert await prober(reprise_admissions=(200, page)).admissions(REPLICA, "r") == page
+    assert await prober(reprise_admissions=(200, page)).admissions(REPLICA, request="r") == page
     hindrances: tuple[tuple[int, Any] | Exception, ...] = (
         (403, {}),
         (200, "<html>"),
@@ -81,7 +81,7 @@ async def test_the_interval_log_of_one_request() -> None:
         httpx.ConnectError("no"),
     )
     for hindered in hindrances:
-        assert await prober(reprise_admissions=hindered).admissions(REPLICA, "r") is None
+        assert await prober(reprise_admissions=hindered).admissions(REPLICA, request="r") is None
 
 
 @pytest.mark.parametrize(("code", "words"), [(403, "REPRISE_GUARD_KEY"), (503, "not observed"), (500, "500")])

@@ -1,0 +1,218 @@
+"""``/observatory``: the page for looking closely, and the JSON that it is made of. FastAPI, off the hot path.
+
+Everything under it needs the observatory key, as a bearer token or as the password of HTTP's basic authentication, for
+which a browser asks by itself. Without a key it is shown to nobody but the machine itself.
+"""
+
+import base64
+import hmac
+import ipaddress
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final, TypeVar
+
+import anyio.to_thread
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from app.api.operations import replica_states
+from app.determinism.divergence import NEAR_NATS, TIE_NATS
+from app.errors import Forbidden, NotFound, NotReady, Unauthorized
+from app.observation.history import GateHistory
+from app.observation.metrics import Metrics
+from app.observation.recorder import Recorder
+from app.observation.store import CohortId, Store, StoreError
+from app.observation.summary import histogram, modes
+from app.scheduling.scheduler import Scheduler
+
+PATH: Final = "/observatory"
+_MOST: Final = 500
+_PAGE: Final = 1000
+_SECURITY: Final[Mapping[str, str]] = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+Assets = Mapping[str, tuple[str, bytes]]
+"""Files of the page by name: content type and bytes. The page itself is ``index.html``."""
+
+Admissions = Callable[..., Awaitable[Mapping[str, Any] | None]]
+"""Takes a replica's name and a query to what its guard's log says; None where it could not be asked."""
+
+Answer = TypeVar("Answer")
+
+
+class Gatekeeper:
+    """Lets in who has the key. ``host`` is the address that the gateway listens on."""
+
+    def __init__(self, key: str | None, host: str) -> None:
+        self._key = key.encode() if key else None
+        self._alone = _is_loopback(host)
+
+    def __call__(self, request: Request) -> None:
+        """Raises Unauthorized and Forbidden."""
+        if self._key is None:
+            if not self._alone:
+                raise Forbidden("The observatory has no key: set REPRISE_OBSERVATORY_KEY, or listen on 127.0.0.1.")
+            return
+        given = _credentials(request.headers.get("authorization", ""))
+        if given is None or not hmac.compare_digest(given, self._key):
+            raise Unauthorized("The observatory's key is missing or wrong.", realm="Reprise observatory")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What the page shows; ``facts`` never change while the gateway runs."""
+
+    metrics: Metrics
+    recorder: Recorder
+    scheduler: Scheduler
+    history: GateHistory
+    admissions: Admissions
+    facts: Mapping[str, Any]
+
+    async def ask(self, question: Callable[[Store], Answer]) -> Answer:
+        """Read the ledger. Raises NotReady where it is away."""
+        try:
+            return await self.recorder.ask(question)
+        except StoreError as exc:
+            raise NotReady(f"The ledger cannot be read: {exc}.", retry_after=1.0) from exc
+
+
+def build_observatory_router(keeper: Gatekeeper, assets: Assets, page: Page) -> APIRouter:
+    """The page and its data."""
+    router = APIRouter(prefix=PATH, tags=["observatory"], dependencies=[Depends(keeper)])
+    _add_state(router, page)
+    _add_cohorts(router, page)
+    _add_runs(router, page)
+
+    @router.get("", include_in_schema=False)
+    async def index() -> Response:
+        return _asset(assets, "index.html")
+
+    @router.get("/{name}", include_in_schema=False)
+    async def asset(name: str) -> Response:
+        return _asset(assets, name)
+
+    return router
+
+
+def _add_state(router: APIRouter, page: Page) -> None:
+    @router.get("/api/state", summary="Rates by mode with their bounds, replicas, and how the ledger is.")
+    async def state() -> Response:
+        # Thousands of samples are looked at, so not on the loop.
+        summary = await anyio.to_thread.run_sync(_summary, page.metrics)
+        return _json(
+            {
+                "now": time.time(),  # noqa: TID251 - the page shows the time of day
+                **page.facts,
+                **summary,
+                "replicas": replica_states(page.scheduler),
+                "ledger": {"problem": page.recorder.problem, "queued": page.recorder.queued},
+                "margins": {"tie": TIE_NATS, "near": NEAR_NATS},
+            }
+        )
+
+    @router.get("/api/timeline", summary="What the probes saw of each replica's gate since a moment.")
+    async def timeline(since: float = 0.0) -> Response:
+        names = [replica.name for replica in page.scheduler.slots]
+        return _json({name: [asdict(sample) for sample in page.history.since(name, since)] for name in names})
+
+    @router.get("/api/admissions/{replica}", summary="Who was admitted on a replica, by its guard's log.")
+    async def admitted(replica: str, after: Annotated[int, Query(ge=0)] = 0) -> Response:
+        if replica not in {known.name for known in page.scheduler.slots}:
+            raise NotFound(f"There is no replica '{replica[:80]}'.", param="replica")
+        said = await page.admissions(replica, after=after)
+        if said is None:
+            raise NotReady(f"The guard of '{replica[:80]}' cannot be asked.", retry_after=1.0)
+        return _json(said)
+
+
+def _add_cohorts(router: APIRouter, page: Page) -> None:
+    @router.get("/api/cohorts", summary="The cohorts seen last.")
+    async def cohorts(
+        limit: Annotated[int, Query(ge=1, le=_MOST)] = 50,
+        before: float | None = None,
+        mode: str | None = None,
+        diverged: bool = False,  # noqa: FBT001, FBT002 - a query parameter
+    ) -> Response:
+        found = await page.ask(lambda store: store.cohorts(limit=limit, before=before, mode=mode, diverged=diverged))
+        return _json({"cohorts": [asdict(each) | {"id": each.id._asdict()} for each in found]})
+
+    @router.get("/api/cohorts/{key}/{mode}/{posture}", summary="A cohort: its outputs, side by side.")
+    async def cohort(key: str, mode: str, posture: str) -> Response:
+        wanted = CohortId(key, mode, posture)
+        found, specimens = await page.ask(lambda store: (store.load(wanted), store.specimens(wanted)))
+        if found is None:
+            raise NotFound("There is no such cohort.", param="key")
+        return _json(
+            {
+                "id": wanted._asdict(),
+                "model": found.model,
+                "reference": found.reference.digest,
+                "observed": found.counts.observed,
+                "matched": found.counts.matched,
+                "diverged": found.counts.diverged,
+                "counts": found.counts.outputs,
+                "first_seen": found.first_seen,
+                "last_seen": found.last_seen,
+                "outputs": [asdict(specimen) | {"seen": seen} for specimen, seen in specimens],
+            }
+        )
+
+
+def _add_runs(router: APIRouter, page: Page) -> None:
+    @router.get("/api/runs", summary="The runs that the ledger knows.")
+    async def runs() -> Response:
+        known = await page.ask(lambda store: store.runs())
+        return _json({"runs": [{"label": label, "answers": count} for label, count in known]})
+
+    @router.get("/api/runs/{label}", summary="The answers of a run, in order.")
+    async def run(
+        label: str, after: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=_PAGE)] = _PAGE
+    ) -> Response:
+        found = await page.ask(lambda store: store.run(label, after=after, limit=limit))
+        return _json({"label": label, "answers": [asdict(each) | {"cohort": each.cohort._asdict()} for each in found]})
+
+
+def _summary(metrics: Metrics) -> dict[str, Any]:
+    return {
+        "modes": [asdict(each) for each in modes(metrics)],
+        "fork_tokens": {label: asdict(found) for label, found in histogram(metrics, "fork_tokens").items()},
+        "fork_margin_nats": asdict(histogram(metrics, "fork_margin_nats")[""]),
+    }
+
+
+def _json(content: object) -> Response:
+    return JSONResponse(content, headers=dict(_SECURITY))
+
+
+def _asset(assets: Assets, name: str) -> Response:
+    known = assets.get(name)
+    if known is None:
+        raise NotFound(f"There is no path '{PATH}/{name[:80]}' here.")
+    kind, content = known
+    return Response(content, media_type=kind, headers=dict(_SECURITY))
+
+
+def _credentials(header: str) -> bytes | None:
+    scheme, _, value = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip().encode()
+    if scheme.lower() != "basic":
+        return None
+    try:
+        return base64.b64decode(value, validate=True).partition(b":")[2]
+    except ValueError:
+        return None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,46 @@
+"""When canaries are sent: one after the other, each in one mode, at a fixed pace."""
+
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+
+from app.determinism.mode import Mode
+from app.determinism.plan import Wish
+from app.gateway import Call
+from app.measuring.canaries import Canary
+from app.measuring.sender import Sender
+from app.observation.store import Origin
+
+
+class Schedule:
+    """Sends a canary every ``interval`` seconds while there is a model to send it to.
+
+    Every prompt goes through every mode before the next prompt's turn. One that takes longer than the interval delays
+    those after it: two are never under way at once. ``served`` names the models that healthy replicas serve.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        canaries: Sequence[Canary],
+        modes: Sequence[Mode],
+        *,
+        interval: float,
+        served: Callable[[], Sequence[str]],
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+    ) -> None:
+        self._sender = sender
+        self._pairs = tuple(itertools.product(canaries, modes))
+        self._interval = interval
+        self._served = served
+        self._sleep = sleep
+
+    async def run(self) -> None:
+        """Go on until cancelled."""
+        for canary, mode in itertools.cycle(self._pairs):
+            await self._sleep(self._interval)
+            for model in self._served():
+                await self._sender.send(
+                    Call(canary.path, canary.body(model), (), Wish(mode=mode), "", origin=Origin.CANARY)
+                )

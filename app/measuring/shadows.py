@@ -1,0 +1,51 @@
+"""Shadows: a sample of clients' requests, asked once more, so that there is a repeat to compare where nobody repeats.
+
+Only what could repeat at all is asked again, in modes that cost nobody anything else, and never more at once than the
+engine can spare: what finds too many waiting is dropped and counted.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import anyio
+
+from app.determinism.mode import Mode
+from app.gateway import Call
+from app.measuring.sender import Sender
+from app.observation.store import Origin
+
+SHADOWED: Final = frozenset({Mode.STANDARD, Mode.SEEDED})
+"""Modes whose requests are asked again: in the others a repeat would stop everybody else."""
+
+_WAITING: Final = 16
+
+
+class Shadows:
+    """Takes calls that were answered, and sends the share ``rate`` of them once more, one at a time.
+
+    ``chance`` gives numbers from 0 to 1; ``dropped`` is told of each that was not sent for want of room.
+    """
+
+    def __init__(
+        self, sender: Sender, *, rate: float, chance: Callable[[], float], dropped: Callable[[], None]
+    ) -> None:
+        self._sender = sender
+        self._rate = rate
+        self._chance = chance
+        self._dropped = dropped
+        self._feed, self._queue = anyio.create_memory_object_stream[Call](_WAITING)
+
+    def offer(self, call: Call, mode: Mode) -> None:
+        """Consider an answered call. Never waits."""
+        if not self._rate or mode not in SHADOWED or self._chance() >= self._rate:
+            return
+        try:
+            self._feed.send_nowait(replace(call, origin=Origin.SHADOW, run=None))
+        except anyio.WouldBlock:
+            self._dropped()
+
+    async def run(self) -> None:
+        """Send them until cancelled."""
+        async for call in self._queue:
+            await self._sender.send(call)
