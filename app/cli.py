@@ -1,4 +1,4 @@
-"""The command line: ``reprise serve | engine | probe | simulate | receipt``.
+"""The command line: ``reprise serve | engine | probe | compare | replay | simulate | receipt``.
 
 Each command imports what it needs when it runs, so that ``reprise engine`` works with the standard library alone,
 inside the official vLLM image for example.
@@ -6,7 +6,7 @@ inside the official vLLM image for example.
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from app import __version__
 from app.engine.command import add_arguments as add_engine_arguments
@@ -23,20 +23,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         commands.add_parser("engine", help="run (or print) a vLLM with the guard and an engine profile")
     )
     _add_probe(commands.add_parser("probe", help="measure how often repeated requests diverge, mode by mode"))
+    _add_compare(commands.add_parser("compare", help="compare two runs of the same requests, answer by answer"))
+    _add_replay(commands.add_parser("replay", help="send the requests of a file again, and write the new answers"))
     _add_simulate(commands.add_parser("simulate", help="what isolation costs on a fleet, from one measured run"))
     _add_receipt(commands.add_parser("receipt", help="check a signed receipt, or print the key that signs them"))
     arguments = parser.parse_args(argv)
-    match arguments.command:
-        case "serve":
-            return _serve(arguments)
-        case "engine":
-            return run_engine(arguments)
-        case "simulate":
-            return _simulate(arguments)
-        case "receipt":
-            return _receipt(arguments)
-        case _:
-            return _probe(arguments)
+    run: Callable[[argparse.Namespace], int] = {
+        "serve": _serve,
+        "engine": run_engine,
+        "probe": _probe,
+        "compare": _compare,
+        "replay": _replay,
+        "simulate": _simulate,
+        "receipt": _receipt,
+    }[arguments.command]
+    return run(arguments)
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +80,30 @@ def _add_probe(parser: argparse.ArgumentParser) -> None:
 
 def _probe(arguments: argparse.Namespace) -> int:
     from app.probe.command import run  # noqa: PLC0415 - see the module's docstring
+
+    return run(arguments)
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    from app.comparison.arguments import add_compare_arguments  # noqa: PLC0415 - see the module's docstring
+
+    add_compare_arguments(parser)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from app.comparison.command import run  # noqa: PLC0415 - see the module's docstring
+
+    return run(arguments)
+
+
+def _add_replay(parser: argparse.ArgumentParser) -> None:
+    from app.comparison.arguments import add_replay_arguments  # noqa: PLC0415 - see the module's docstring
+
+    add_replay_arguments(parser)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from app.comparison.replay_command import run  # noqa: PLC0415 - see the module's docstring
 
     return run(arguments)
 

@@ -1,5 +1,6 @@
 """The composition root: the only place that constructs. Everything lives in one lifespan."""
 
+import hmac
 import logging
 import random
 import time
@@ -23,6 +24,7 @@ from app.api.plan import build_plan_router
 from app.api.receipts import build_receipts_router
 from app.asgi import Receive, Scope, Send
 from app.determinism.output import Output
+from app.determinism.semantic import SemanticUnavailable, load_embedder
 from app.gateway import Gateway, Policy
 from app.measuring.canaries import bundled, parse
 from app.measuring.schedule import Schedule
@@ -30,9 +32,12 @@ from app.measuring.sender import Sender
 from app.measuring.shadows import Shadows
 from app.observation.exchange import Observatory
 from app.observation.history import GateHistory
+from app.observation.judge import nobody_likens
+from app.observation.likeness import Likeness
 from app.observation.metrics import Metrics
 from app.observation.recorder import Limits, Recorder
 from app.observation.sqlite import SqliteStore
+from app.observation.store import Store
 from app.observation.texts import Redact, Texts
 from app.observatory import read_assets
 from app.preview import Previewer
@@ -81,12 +86,17 @@ def create_app(settings: Settings) -> Application:
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=registry)
     metrics = Metrics(registry)
-    state = StateDirectory(settings.state_dir)
+    likeness = _likeness(settings, metrics)
+    state = StateDirectory(settings.state_dir, settings.installation_key_file)
+    ledger, open_store = _ledger(settings, state)
+    if open_store is None:
+        metrics.ledger_up.set(1)  # nothing is away that was never wanted
     recorder = Recorder(
         metrics,
-        partial(SqliteStore, state.ledger, settings.retention) if settings.ledger else None,
+        open_store,
         Limits(queue_observations=settings.ledger_queue),
         keep_text=keep_text,
+        liken=likeness.offer if likeness is not None else nobody_likens,
     )
     receipts = Receipts(settings.receipts, wall=time.time)  # noqa: TID251 - a receipt shows when its request finished
     observatory = Observatory(metrics, recorder, receipts, installation_key=state.key, clock=time.monotonic)
@@ -123,6 +133,8 @@ def create_app(settings: Settings) -> Application:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.callback(state.close)
+            if likeness is not None:
+                stack.enter_context(likeness)
             await stack.enter_async_context(prober)
             await stack.enter_async_context(recorder)
             await stack.enter_async_context(client)
@@ -134,25 +146,67 @@ def create_app(settings: Settings) -> Application:
             yield
             group.cancel_scope.cancel()
 
-    ledger = "sqlite" if settings.ledger else "memory"
-    facts = {"version": __version__, "ledger_kind": ledger, "texts": settings.keep_texts}
-    page = Page(metrics, recorder, scheduler, history, admissions, facts)
-    keeper = Gatekeeper(settings.read_observatory_key(), settings.host)
-    body = {"max_body_bytes": settings.max_body_bytes, "body_timeout": settings.body_timeout}
+    page = Page(metrics, recorder, scheduler, history, admissions, _facts(settings, ledger))
     operations = FastAPIOffline(
         title="Reprise",
         version=__version__,
         summary="Deterministic LLM serving at the gateway.",
         lifespan=lifespan,
     )
-    operations.include_router(build_router(scheduler, metrics.render, recorder, ledger))
-    operations.include_router(build_observatory_router(keeper, read_assets(), page))
-    operations.include_router(build_plan_router(Previewer(scheduler, policy), **body))
-    operations.include_router(build_receipts_router(receipts, Signer(state.key), admissions))
+    for router in (
+        build_router(scheduler, metrics.render, recorder, ledger),
+        build_observatory_router(Gatekeeper(settings.read_observatory_key(), settings.host), read_assets(), page),
+        build_plan_router(Previewer(scheduler, policy), settings.max_body_bytes, settings.body_timeout),
+        build_receipts_router(receipts, Signer(state.key), admissions),
+    ):
+        operations.include_router(router)
     install_errors(operations)
     describe_inference(operations)
-    inference = InferenceApp(gateway, write_timeout=settings.write_timeout, shadows=shadows, **body)
+    inference = InferenceApp(
+        gateway,
+        max_body_bytes=settings.max_body_bytes,
+        body_timeout=settings.body_timeout,
+        write_timeout=settings.write_timeout,
+        shadows=shadows,
+    )
     return Application(inference, operations, retire=scheduler.retire)
+
+
+def _facts(settings: Settings, ledger: str) -> Mapping[str, Any]:
+    """What the observatory shows of the gateway itself."""
+    return {"version": __version__, "ledger_kind": ledger, "texts": settings.keep_texts}
+
+
+def _likeness(settings: Settings, metrics: Metrics) -> Likeness | None:
+    """What looks at the meaning of diverged answers, where it is asked for. Raises OSError where it cannot."""
+    if not settings.semantic:
+        return None
+    try:
+        return Likeness(load_embedder(), metrics.similarity["semantic"])
+    except SemanticUnavailable as exc:
+        raise OSError(f"REPRISE_SEMANTIC: {exc}") from exc
+
+
+def _ledger(settings: Settings, state: StateDirectory) -> tuple[str, Callable[[], Store] | None]:
+    """The kind of the ledger's store, and what opens it. Raises OSError where its URL, or its client, is not usable."""
+    url = settings.read_ledger_url()
+    if not settings.ledger:
+        return "memory", None
+    if url is None:
+        return "sqlite", partial(SqliteStore, state.ledger, settings.retention)
+    try:
+        from app.observation.redis import Address, RedisStore  # noqa: PLC0415 - its client comes with an extra
+
+        address = Address.parse(url)
+    except ImportError as exc:
+        state.close()
+        raise OSError("REPRISE_LEDGER_URL needs a Redis client: pip install 'reprise-gateway[redis]'") from exc
+    except ValueError as exc:
+        state.close()
+        raise OSError(f"REPRISE_LEDGER_URL: {exc}") from exc
+    # Gateways with another key share no cohorts, so they share no keys either.
+    name = hmac.digest(state.key, b"ledger", "sha256").hex()[:12]
+    return "redis", partial(RedisStore, address, settings.retention, prefix=f"reprise:{name}")
 
 
 def _policy(settings: Settings, caller_key: bytes) -> Policy:
@@ -180,6 +234,7 @@ def _watchdog(
             history.add(replica.name, gate)
 
     def changed(replica: Replica, status: ReplicaStatus) -> None:
+        metrics.observe_health(replica.name, healthy=status.healthy)
         for model in sorted(status.served):
             metrics.declare(model)
         if status.healthy:

@@ -40,6 +40,9 @@ class Settings(BaseSettings):
     )
     upstream_api_key_file: Path | None = Field(None, description="A file that holds the engines' API key.")
     state_dir: Path = Field(Path(".reprise"), description="Where the ledger and the installation key live.")
+    installation_key_file: Path | None = Field(
+        None, description="The installation key for a new state directory; gateways that share a ledger need one key."
+    )
     ledger: bool = Field(
         default=True, description="Keep cohorts in SQLite under the state directory; off: in memory only."
     )
@@ -52,7 +55,8 @@ class Settings(BaseSettings):
         30 * 86_400.0, gt=0, description="How long the ledger keeps a cohort after it was last seen."
     )
     ledger_url: SecretStr | None = Field(
-        None, description="A Redis for the ledger, redis://[:password@]host[:port][/number], in place of SQLite."
+        None,
+        description="A Redis (6.2 or later, no cluster) for the ledger, in place of SQLite: redis://[:password@]host[:port][/number].",
     )
     keep_texts: bool = Field(default=False, description="Keep the texts of answers in the ledger, not digests alone.")
     text_bytes: int = Field(64 * 1024, ge=1, description="The most that is kept of one answer's text.")
@@ -211,6 +215,10 @@ class Settings(BaseSettings):
     def read_guard_key(self) -> str | None:
         """The guards' key; an empty variable is none."""
         return self._secret(self.guard_key)
+
+    def read_ledger_url(self) -> str | None:
+        """The URL of the ledger's Redis; an empty variable is none."""
+        return self._secret(self.ledger_url)
 
     def read_observatory_key(self) -> str | None:
         """The observatory's key; an empty variable is none."""

@@ -8,7 +8,8 @@ import base64
 import hmac
 import ipaddress
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final, TypeVar
 
@@ -18,15 +19,21 @@ from fastapi.responses import JSONResponse, Response
 
 from app.api.operations import replica_states
 from app.determinism.divergence import NEAR_NATS, TIE_NATS
+from app.determinism.mode import DETERMINISTIC_MODES, REQUESTABLE_MODES
+from app.determinism.statistics import clopper_pearson_upper, rate_text
 from app.errors import Forbidden, NotFound, NotReady, Unauthorized
 from app.observation.history import GateHistory
 from app.observation.metrics import Metrics
 from app.observation.recorder import Recorder
 from app.observation.store import CohortId, Store, StoreError
-from app.observation.summary import histogram, modes
+from app.observation.summary import ModeSummary, histogram, modes
 from app.scheduling.scheduler import Scheduler
+from app.scheduling.ticket import Admission
 
 PATH: Final = "/observatory"
+EVERY_ORIGIN: Final = "all"
+"""The origin of the page's sums over clients, canaries and shadows."""
+
 _MOST: Final = 500
 _PAGE: Final = 1000
 _SECURITY: Final[Mapping[str, str]] = {
@@ -56,8 +63,12 @@ class Gatekeeper:
     def __call__(self, request: Request) -> None:
         """Raises Unauthorized and Forbidden."""
         if self._key is None:
-            if not self._alone:
-                raise Forbidden("The observatory has no key: set REPRISE_OBSERVATORY_KEY, or listen on 127.0.0.1.")
+            # A name that leads here may be a proxy's, or a hostile page's that was pointed at this machine.
+            if not (self._alone and _is_loopback(request.url.hostname or "")):
+                raise Forbidden(
+                    "The observatory has no key, so it is shown to this machine alone: set REPRISE_OBSERVATORY_KEY, "
+                    "or listen on 127.0.0.1 and open it by that address."
+                )
             return
         given = _credentials(request.headers.get("authorization", ""))
         if given is None or not hmac.compare_digest(given, self._key):
@@ -105,15 +116,17 @@ def _add_state(router: APIRouter, page: Page) -> None:
     @router.get("/api/state", summary="Rates by mode with their bounds, replicas, and how the ledger is.")
     async def state() -> Response:
         # Thousands of samples are looked at, so not on the loop.
-        summary = await anyio.to_thread.run_sync(_summary, page.metrics)
+        summary, ledger = await anyio.to_thread.run_sync(lambda: (_summary(page.metrics), _ledger(page.metrics)))
         return _json(
             {
                 "now": time.time(),  # noqa: TID251 - the page shows the time of day
                 **page.facts,
                 **summary,
                 "replicas": replica_states(page.scheduler),
-                "ledger": {"problem": page.recorder.problem, "queued": page.recorder.queued},
+                "ledger": {"problem": page.recorder.problem, "queued": page.recorder.queued, **ledger},
                 "margins": {"tie": TIE_NATS, "near": NEAR_NATS},
+                "known_modes": REQUESTABLE_MODES,
+                "deterministic_modes": sorted(DETERMINISTIC_MODES),
             }
         )
 
@@ -123,12 +136,19 @@ def _add_state(router: APIRouter, page: Page) -> None:
         return _json({name: [asdict(sample) for sample in page.history.since(name, since)] for name in names})
 
     @router.get("/api/admissions/{replica}", summary="Who was admitted on a replica, by its guard's log.")
-    async def admitted(replica: str, after: Annotated[int, Query(ge=0)] = 0) -> Response:
+    async def admitted(
+        replica: str,
+        after: Annotated[int, Query(ge=0)] = 0,
+        exclusive: bool = False,  # noqa: FBT001, FBT002 - a query parameter
+    ) -> Response:
         if replica not in {known.name for known in page.scheduler.slots}:
             raise NotFound(f"There is no replica '{replica[:80]}'.", param="replica")
         said = await page.admissions(replica, after=after)
         if said is None:
             raise NotReady(f"The guard of '{replica[:80]}' cannot be asked.", retry_after=1.0)
+        if exclusive:
+            rows = [row for row in said.get("admissions", ()) if row.get("admission") == Admission.EXCLUSIVE]
+            said = {**said, "admissions": rows}
         return _json(said)
 
 
@@ -180,11 +200,60 @@ def _add_runs(router: APIRouter, page: Page) -> None:
 
 
 def _summary(metrics: Metrics) -> dict[str, Any]:
+    found = modes(metrics)
+    crossed: dict[str, dict[str, int]] = {}
+    for sample in metrics.samples("cross_comparisons"):
+        crossed.setdefault(sample.labels["kind"], {})[sample.labels["verdict"]] = int(sample.value)
     return {
-        "modes": [asdict(each) for each in modes(metrics)],
+        "modes": [asdict(each) for each in (*found, *_sums(found))],
+        "skipped": _by_reason(metrics, "comparisons_skipped"),
+        "crossed": crossed,
         "fork_tokens": {label: asdict(found) for label, found in histogram(metrics, "fork_tokens").items()},
         "fork_margin_nats": asdict(histogram(metrics, "fork_margin_nats")[""]),
     }
+
+
+def _ledger(metrics: Metrics) -> dict[str, Any]:
+    (written,) = metrics.samples("ledger_written")
+    return {"written": int(written.value), "dropped": _by_reason(metrics, "ledger_dropped")}
+
+
+def _by_reason(metrics: Metrics, name: str) -> dict[str, int]:
+    return {sample.labels["reason"]: int(sample.value) for sample in metrics.samples(name) if sample.value}
+
+
+def _sums(found: list[ModeSummary]) -> list[ModeSummary]:
+    """For each model and mode the sum over its origins, with a bound of its own."""
+    groups: dict[tuple[str, str], list[ModeSummary]] = {}
+    for each in found:
+        groups.setdefault((each.model, each.mode), []).append(each)
+    sums = []
+    for (model, mode), group in groups.items():
+        matched, diverged = sum(each.matched for each in group), sum(each.diverged for each in group)
+        sums.append(
+            ModeSummary(
+                model,
+                mode,
+                EVERY_ORIGIN,
+                matched=matched,
+                diverged=diverged,
+                incomparable=sum(each.incomparable for each in group),
+                upper_bound=clopper_pearson_upper(diverged, matched + diverged),
+                sentence=rate_text(diverged, matched + diverged),
+                causes=_added(each.causes for each in group),
+                margins=_added(each.margins for each in group),
+                pairs=sum(each.pairs for each in group),
+                pairs_equal=sum(each.pairs_equal for each in group),
+            )
+        )
+    return sums
+
+
+def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    return dict(total)
 
 
 def _json(content: object) -> Response:

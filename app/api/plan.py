@@ -67,7 +67,7 @@ class PlanAnswer(BaseModel):
     replicas: list[PlannedReplica]
 
 
-def build_plan_router(previewer: Previewer, *, max_body_bytes: int, body_timeout: float) -> APIRouter:
+def build_plan_router(previewer: Previewer, max_body_bytes: int, body_timeout: float) -> APIRouter:
     """The endpoint. ``max_body_bytes`` and ``body_timeout`` (seconds) bound a body as on the generating paths."""
     router = APIRouter(tags=["determinism"])
 

@@ -4,11 +4,10 @@ Only what could repeat at all is asked again, in modes that cost nobody anything
 engine can spare: what finds too many waiting is dropped and counted.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
-
-import anyio
 
 from app.determinism.mode import Mode
 from app.gateway import Call
@@ -34,18 +33,18 @@ class Shadows:
         self._rate = rate
         self._chance = chance
         self._dropped = dropped
-        self._feed, self._queue = anyio.create_memory_object_stream[Call](_WAITING)
+        self._queue: asyncio.Queue[Call] = asyncio.Queue(_WAITING)
 
     def offer(self, call: Call, mode: Mode) -> None:
         """Consider an answered call. Never waits."""
         if not self._rate or mode not in SHADOWED or self._chance() >= self._rate:
             return
         try:
-            self._feed.send_nowait(replace(call, origin=Origin.SHADOW, run=None))
-        except anyio.WouldBlock:
+            self._queue.put_nowait(replace(call, origin=Origin.SHADOW, run=None))
+        except asyncio.QueueFull:
             self._dropped()
 
     async def run(self) -> None:
         """Send them until cancelled."""
-        async for call in self._queue:
-            await self._sender.send(call)
+        while True:
+            await self._sender.send(await self._queue.get())

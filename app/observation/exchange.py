@@ -20,7 +20,8 @@ from app.determinism.plan import Plan
 from app.determinism.request import InferenceRequest
 from app.determinism.sampling import Sampling
 from app.errors import InvalidRequest, NotReady, QueueFull, RepriseError, UpstreamError
-from app.observation.metrics import OTHER_MODEL, UNKNOWN, BoundMetrics, LeaseGauges, Metrics, Outcome
+from app.observation.labels import Outcome
+from app.observation.metrics import OTHER_MODEL, UNKNOWN, BoundMetrics, LeaseGauges, Metrics
 from app.observation.recorder import Recorder
 from app.observation.store import Observation, Origin, Skip
 from app.observation.watch import StreamWatch, UnaryWatch
@@ -191,7 +192,8 @@ class Exchange:
         if self._pieces == 1 and isinstance(self._watch, StreamWatch):
             self._first_piece_at = self._observatory.clock()
             if self._origin is Origin.CLIENT:
-                self._bound.time_to_first_token.observe(self._first_piece_at - self._started)
+                exemplar = {"request_id": self._request_id}
+                self._bound.time_to_first_token.observe(self._first_piece_at - self._started, exemplar)
         if self._watch is not None:
             self._watch.feed(piece)
 
@@ -233,14 +235,14 @@ class Exchange:
         if self._replica:
             self._observatory.leases(self._replica, self._admission).dec()
         outcome = self._outcome(error)
-        self._count(outcome)
+        self._count(outcome, error)
         if 0 < self._status < _ERRORS and self._watch is not None and not self._submitted:
             skip = Skip.CLIENT_CLOSED if outcome is Outcome.CLIENT_CLOSED else Skip.INCOMPLETE
             self._submit(None, skip)
         if self._plan is not None:
             self.keep_receipt(outcome, error)
 
-    def _count(self, outcome: Outcome) -> None:
+    def _count(self, outcome: Outcome, error: BaseException | None) -> None:
         """The request's end. What the gateway sent itself is in no figure of the clients'."""
         metrics, now = self._observatory.metrics, self._observatory.clock()
         if self._origin is not Origin.CLIENT:
@@ -248,6 +250,9 @@ class Exchange:
             mode = self._plan.mode if self._plan is not None else Mode.STANDARD
             metrics.requests(OTHER_MODEL, mode, self._origin)[outcome].inc()
             return
+        if isinstance(error, RepriseError) and self._plan is not None:
+            # What was refused because it could not be honoured is a request of the mode that it asked for.
+            self._bound = metrics.of(self._plan.model or OTHER_MODEL, self._plan.mode)
         self._bound.requests[outcome].inc()
         self._bound.request_seconds.observe(now - self._started, {"request_id": self._request_id})
         if self._pieces > 1 and isinstance(self._watch, StreamWatch):

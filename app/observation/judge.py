@@ -1,7 +1,7 @@
 """What a repeat says: its verdict in the metrics, where it forks, how close the choice was, what may have caused it."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,10 +9,18 @@ from app.determinism.divergence import Closeness, Comparison, Verdict, bracket, 
 from app.determinism.mode import DETERMINISTIC_MODES
 from app.determinism.output import Output
 from app.determinism.similarity import edit_similarity
-from app.observation.metrics import BoundMetrics, Cause, Metrics
+from app.observation.labels import Cause
+from app.observation.metrics import BoundMetrics, Metrics
 from app.observation.store import PAIRED_OBSERVATIONS, Cohort, Observation, Reference, Specimen
 
 _NOTHING: Final = Comparison(Verdict.DIVERGED)
+
+Liken = Callable[[Output, Output], None]
+
+
+def nobody_likens(_reference: Output, _output: Output) -> None:
+    """Where no semantic similarity is asked for."""
+
 
 _log = logging.getLogger(__name__)
 
@@ -29,10 +37,11 @@ class Finding:
 
 
 class Judge:
-    """Counts repeats. For one thread."""
+    """Counts repeats. For one thread. ``liken`` is offered every pair that diverged, to look at it elsewhere."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, liken: Liken) -> None:
         self._metrics = metrics
+        self._liken = liken
 
     def judge(
         self, cohort: Cohort, reference: Output | None, observation: Observation, output: Output, verdict: Verdict
@@ -57,6 +66,8 @@ class Judge:
         exemplar = {"request_id": observation.request_id}
         counted.divergences[finding.cause].inc(exemplar=exemplar)
         counted.closeness[Closeness.of(finding.margin)].inc()
+        if reference is not None:
+            self._liken(reference, output)
         self._observe_fork(bound, comparison, finding, exemplar)
         # One line per distinct output: an alarm must be seen, and a hot prompt must not fill the log.
         if is_new and observation.mode in DETERMINISTIC_MODES:

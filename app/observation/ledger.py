@@ -13,8 +13,9 @@ from typing import Final, TypeVar
 
 from app.determinism.divergence import Verdict
 from app.determinism.output import Output
-from app.observation.judge import Judge, specimen
-from app.observation.metrics import Cross, Drop, Metrics
+from app.observation.judge import Judge, Liken, nobody_likens, specimen
+from app.observation.labels import Cross, Drop
+from app.observation.metrics import Metrics
 from app.observation.store import (
     OTHER_OUTPUTS,
     Cohort,
@@ -29,6 +30,9 @@ from app.observation.store import (
 
 PRUNE_EVERY: Final = 4096
 """Sightings written between two calls of the store's retention."""
+
+PRUNE_SECONDS: Final = 600.0
+"""The longest time between two of them, as long as anything is written."""
 
 FIRST_RETRY_SECONDS: Final = 1.0
 LAST_RETRY_SECONDS: Final = 60.0
@@ -67,11 +71,12 @@ class Ledger:
         wall: Callable[[], float],
         monotonic: Callable[[], float],
         keep_text: Callable[[Output], str | None] = lambda _: None,
+        liken: Liken = nobody_likens,
     ) -> None:
         self.references: dict[CohortId, str] = {}
         self.problem: str | None = None
         self._metrics = metrics
-        self._judge = Judge(metrics)
+        self._judge = Judge(metrics, liken)
         self._keep = keep_text
         self._open_store = open_store
         self._max_cohorts = max_cohorts
@@ -86,7 +91,8 @@ class Ledger:
         self._store: Store | None = None
         self._retry_at = 0.0
         self._retry_after = FIRST_RETRY_SECONDS
-        self._unpruned = PRUNE_EVERY
+        self._unpruned = 0
+        self._prune_at = 0.0
 
     def observe(self, observation: Observation, output: Output) -> None:
         """Compare one complete output with its cohort, count it, and put it into the batch."""
@@ -135,23 +141,25 @@ class Ledger:
         self._batched.clear()
         if not batch or self._open_store is None:
             return
-        store = self._reach()
-        if store is None:
-            self._metrics.dropped(Drop.STORE_UNAVAILABLE, len(batch))
-            return
         try:
+            store = self._reach()
+            if store is None:
+                self._metrics.dropped(Drop.STORE_UNAVAILABLE, len(batch))
+                return
             others = store.record(batch)
         except StoreError as error:
             self._metrics.dropped(Drop.STORE_ERROR, len(batch))
             self._lose(error)
             return
+        except Exception:
+            self._metrics.dropped(Drop.INTERNAL_ERROR, len(batch))
+            raise
         self._metrics.written(len(batch))
         for cohort_id, reference in others.items():
             self._adopt(cohort_id, reference)
         self._retry_after = FIRST_RETRY_SECONDS
         self._unpruned += len(batch)
-        if self._unpruned >= PRUNE_EVERY:
-            self._unpruned = 0
+        if self._unpruned >= PRUNE_EVERY or self._monotonic() >= self._prune_at:
             self._prune(store)
 
     def close(self) -> None:
@@ -247,7 +255,8 @@ class Ledger:
                 self._lose(error)
             else:
                 self.problem = None
-                self._measure(self._store)
+                # Now, not after the next batch: in a store that is full, that one would fail before anything had gone.
+                self._prune(self._store)
         return self._store
 
     def _lose(self, error: StoreError) -> None:
@@ -263,16 +272,11 @@ class Ledger:
         self._retry_after = min(2 * self._retry_after, LAST_RETRY_SECONDS)
 
     def _prune(self, store: Store) -> None:
+        """Apply the store's retention, and show how much it holds."""
+        self._unpruned = 0
+        self._prune_at = self._monotonic() + PRUNE_SECONDS
         try:
             store.prune(self._wall())
-        except StoreError as error:
-            self._lose(error)
-        else:
-            self._measure(store)
-
-    def _measure(self, store: Store) -> None:
-        """Show how much a store holds."""
-        try:
             self._metrics.ledger_holds(store.size())
         except StoreError as error:
             self._lose(error)

@@ -13,7 +13,6 @@ one port, of which a scrape sees one at random.
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -25,6 +24,7 @@ from prometheus_client.samples import Sample
 
 from app.determinism.divergence import Closeness, Verdict
 from app.determinism.mode import Mode
+from app.observation.labels import Cause, Cross, Drop, Outcome
 from app.observation.store import Origin, Skip, StoreSize
 from app.upstream.replica import GateView
 
@@ -39,49 +39,6 @@ SIMILARITIES: Final = ("prefix", "edit", "semantic")
 _OURS: Final = (Origin.CANARY, Origin.SHADOW)
 
 _LONGEST_LABEL: Final = 128
-
-
-class Outcome(StrEnum):
-    """How a request ended, as counted in ``reprise_requests_total``."""
-
-    OK = "ok"
-    INVALID = "invalid"
-    UNAVAILABLE = "unavailable"
-    UPSTREAM_ERROR = "upstream_error"
-    INCOMPLETE = "incomplete"
-    CLIENT_CLOSED = "client_closed"
-    OTHER = "other"
-
-
-class Cause(StrEnum):
-    """What is known to have differed between a diverged answer and its reference; a suspect, not a proof.
-
-    One cause is counted, the first that holds in this order. Co-batching comes first because it alone makes most
-    answers differ where it is present; a different cache state is next, known to change an answer on its own; another
-    replica of the same posture should not matter, so it is suspected only when neither of these holds.
-    """
-
-    CO_BATCHED = "co_batched"
-    CACHE_STATE = "cache_state"
-    OTHER_REPLICA = "other_replica"
-    UNEXPLAINED = "unexplained"
-
-
-class Drop(StrEnum):
-    """Why an observation did not reach the ledger."""
-
-    QUEUE_FULL = "queue_full"
-    STORE_ERROR = "store_error"
-    STORE_UNAVAILABLE = "store_unavailable"
-    INTERNAL_ERROR = "internal_error"
-    SHUTDOWN = "shutdown"
-
-
-class Cross(StrEnum):
-    """What differs between two cohorts of one canonical request that are compared across."""
-
-    MODE = "mode"
-    POSTURE = "posture"
 
 
 _GAPS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -219,6 +176,9 @@ class Metrics:
         self._gate_admissions = self._counter(
             "gate_exclusive_admissions_total", "Exclusive requests that a replica's gate admitted.", "replica"
         )
+        self._healthy = Gauge(
+            "reprise_replica_healthy", "Whether a replica is in, by its probes.", ("replica",), registry=registry
+        )
         self._gates: dict[str, _GateInstruments] = {}
         self._replica = Info("reprise_replica", "A replica and its observed posture.", ("replica",), registry=registry)
 
@@ -324,6 +284,10 @@ class Metrics:
     def observe_replica(self, replica: str, facts: Mapping[str, object]) -> None:
         """Show a replica's posture as labels, in place of what was shown before; None stays "unknown"."""
         self._replica.labels(replica).info({name: _label(value) for name, value in facts.items() if name != "replica"})
+
+    def observe_health(self, replica: str, *, healthy: bool) -> None:
+        """Show whether a replica is in."""
+        self._healthy.labels(replica).set(healthy)
 
     def observe_gate(self, replica: str, gate: GateView) -> None:
         """Show the gate of a guarded replica as the last probe saw it."""

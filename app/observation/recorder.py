@@ -22,8 +22,10 @@ from typing import Final, Self, TypeAlias, TypeVar
 
 from app.determinism.divergence import Verdict
 from app.determinism.output import Output
+from app.observation.judge import Liken, nobody_likens
+from app.observation.labels import Drop
 from app.observation.ledger import Ledger
-from app.observation.metrics import Drop, Metrics
+from app.observation.metrics import Metrics
 from app.observation.store import Observation, Skip, Store, StoreError
 
 PENDING: Final = "pending"
@@ -68,6 +70,7 @@ class Recorder:
         wall: Callable[[], float] = time.time,  # noqa: TID251 - the ledger shows when a cohort was first and last seen
         monotonic: Callable[[], float] = time.monotonic,
         keep_text: Callable[[Output], str | None] = lambda _: None,
+        liken: Liken = nobody_likens,
     ) -> None:
         self._metrics = metrics
         self._limits = limits
@@ -79,6 +82,7 @@ class Recorder:
             wall=wall,
             monotonic=monotonic,
             keep_text=keep_text,
+            liken=liken,
         )
         metrics.ledger_queue.set_function(lambda: float(len(self._queue)))
         self._questions: deque[_Question] = deque()
@@ -234,9 +238,8 @@ class Recorder:
                     time.sleep(0)  # noqa: TID251 - no wait: it lets the event loop have the interpreter
             try:
                 self._ledger.commit()
-            except Exception:  # noqa: BLE001 - as above, for a store that breaks its protocol
+            except Exception:  # noqa: BLE001 - as above, for a store that breaks its protocol; the ledger has counted it
                 _log.exception("a batch of observations could not be written")
-                self._metrics.dropped(Drop.INTERNAL_ERROR, taken)
             left -= taken
             with self._progress:
                 self._processed += taken

@@ -14,15 +14,14 @@ import logging
 import math
 import os
 import sqlite3
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Final
 
-from app.determinism.divergence import Verdict
 from app.determinism.output import Blocks
+from app.observation.batch import Addition, additions, judged
 from app.observation.store import (
     DEFAULT_RETENTION,
     Cohort,
@@ -108,6 +107,8 @@ INSERT INTO outputs (cohort, digest, seen, first_seen, last_seen) VALUES (?, ?, 
 ON CONFLICT (cohort, digest) DO UPDATE SET seen = seen + excluded.seen, last_seen = max(last_seen, excluded.last_seen)
 """
 
+_ADD_VERDICTS: Final = "UPDATE cohorts SET matched = matched + ?, diverged = diverged + ? WHERE id = ?"
+
 _SPECIMEN: Final = tuple(field.name for field in fields(Specimen))
 _ADD_SPECIMEN: Final = (
     f"INSERT INTO specimens (cohort, {', '.join(_SPECIMEN)}) "  # noqa: S608 - the names of our own fields
@@ -145,6 +146,7 @@ class SqliteStore:
 
     def __init__(self, path: Path, retention: Retention = DEFAULT_RETENTION) -> None:
         self._retention = retention
+        self._path = path
         try:
             self._connection = _open(path)
         except sqlite3.DatabaseError as error:
@@ -155,6 +157,7 @@ class SqliteStore:
                 self._connection = _open(path)
         except OSError as error:
             raise StoreError(f"the ledger {path} cannot be opened: {error}") from error
+        self._inode = _inode(path)
 
     def load(self, cohort: CohortId) -> Cohort | None:
         """See `Store.load`."""
@@ -176,39 +179,14 @@ class SqliteStore:
         """See `Store.record`."""
         others: dict[CohortId, Reference] = {}
         rows: dict[CohortId, int] = {}
-        first: dict[CohortId, Sighting] = {}
-        last: dict[CohortId, float] = {}
-        verdicts: Counter[tuple[CohortId, Verdict | None]] = Counter()
-        outputs: dict[CohortId, Counter[str]] = {}
-        for sighting in sightings:
-            first.setdefault(sighting.cohort, sighting)
-            last[sighting.cohort] = sighting.at
-            verdicts[sighting.cohort, sighting.verdict] += 1
-            outputs.setdefault(sighting.cohort, Counter())[sighting.output] += 1
+        # What is written into a file that has no name any more is gone when it is closed.
+        if _inode(self._path) != self._inode:
+            raise StoreError(f"the ledger {self._path} was moved or removed")
         with _translated("the ledger cannot be written"), self._transaction() as connection:
-            for cohort, sighting in first.items():
-                reference = sighting.reference
-                values = (
-                    *cohort,
-                    sighting.model,
-                    reference.digest,
-                    reference.blocks.to_text(),
-                    reference.replica,
-                    reference.coresident_peak,
-                    reference.cached_tokens,
-                    verdicts[cohort, Verdict.MATCH],
-                    verdicts[cohort, Verdict.DIVERGED],
-                    sighting.at,
-                    last[cohort],
-                )
-                row, digest, blocks, *rest = connection.execute(_ADD_COHORT, values).fetchone()
-                rows[cohort] = row
-                if digest != reference.digest:
-                    others[cohort] = Reference(digest, Blocks.from_text(blocks), *rest)
-                connection.executemany(
-                    _ADD_OUTPUT,
-                    [(row, digest, seen, sighting.at, last[cohort]) for digest, seen in outputs[cohort].items()],
-                )
+            for cohort, addition in additions(sightings).items():
+                rows[cohort], stored = _add(connection, addition)
+                if stored is not None:
+                    others[cohort] = stored
             connection.executemany(
                 _ADD_SPECIMEN, [(rows[each.cohort], *astuple(each.specimen)) for each in sightings if each.specimen]
             )
@@ -297,6 +275,37 @@ class SqliteStore:
             raise
 
 
+def _add(connection: sqlite3.Connection, addition: Addition) -> tuple[int, Reference | None]:
+    """Add to one cohort. Its row, and its reference where that is another than the one that comes with the addition."""
+    first = addition.first
+    reference = first.reference
+    values = (
+        *first.cohort,
+        first.model,
+        reference.digest,
+        reference.blocks.to_text(),
+        reference.replica,
+        reference.coresident_peak,
+        reference.cached_tokens,
+        addition.matched,
+        addition.diverged,
+        first.at,
+        addition.last_seen,
+    )
+    row, digest, blocks, *rest = connection.execute(_ADD_COHORT, values).fetchone()
+    if addition.unjudged:
+        known = connection.execute("SELECT EXISTS (SELECT 1 FROM outputs WHERE cohort = ?)", (row,)).fetchone()[0]
+        # Of a new cohort the first is the reference; any other came second, to one that its sender did not know.
+        repeats = addition.unjudged[0 if known else 1 :]
+        if repeats:
+            connection.execute(_ADD_VERDICTS, (*judged(repeats, digest), row))
+    connection.executemany(
+        _ADD_OUTPUT,
+        [(row, output, seen, first.at, addition.last_seen) for output, seen in addition.outputs.items()],
+    )
+    return row, None if digest == reference.digest else Reference(digest, Blocks.from_text(blocks), *rest)
+
+
 def _open(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(parents=True, exist_ok=True)
     # Digests of short answers can be guessed by trying, so the file is its owner's alone.
@@ -323,6 +332,13 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
@@ -369,5 +385,5 @@ def _set_aside(path: Path, error: sqlite3.DatabaseError) -> None:
 def _translated(what: str) -> Iterator[None]:
     try:
         yield
-    except (sqlite3.Error, OSError, ValueError) as error:
+    except (sqlite3.Error, OSError, ValueError, OverflowError) as error:
         raise StoreError(f"{what}: {error}") from error

@@ -58,6 +58,5 @@ class Texts:
 
 
 def _cut(text: str, most: int) -> str:
-    # A lone surrogate half, which JSON can carry, has no UTF-8 of its own.
-    data = text.encode("utf-8", "replace")
+    data = text.encode()
     return text if len(data) <= most else data[:most].decode("utf-8", "ignore") + "…"

@@ -8,7 +8,8 @@ Memory is bounded by a limit on the bytes that are read; above it the watch forg
 import logging
 from typing import Final
 
-from app.determinism.output import READABLE_PATHS, Output, OutputBuilder, UnreadableOutput, read_unary
+from app.determinism.output import READABLE_PATHS, Output, UnreadableOutput
+from app.determinism.reading import OutputBuilder, read_unary
 from app.observation.store import Skip
 from app.upstream.sse import SseOverflow, SseSplitter
 

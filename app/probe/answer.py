@@ -7,7 +7,8 @@ from typing import Final
 
 import orjson
 
-from app.determinism.output import Choice, UnreadableOutput, read_unary
+from app.determinism.output import Choice, UnreadableOutput
+from app.determinism.reading import read_unary
 from app.errors import DeterminismUnavailable, ModeNotImplemented
 
 _REFUSALS: Final = frozenset({DeterminismUnavailable.code, ModeNotImplemented.code})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from app.determinism.output import read_unary
+from app.determinism.reading import read_unary
 from app.errors import InvalidReceipt
 from app.receipts.arguments import state_directory
 from app.receipts.document import Interval, Receipt

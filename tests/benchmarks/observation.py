@@ -18,7 +18,8 @@ from prometheus_client import CollectorRegistry
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from app.determinism.output import CHAT_PATH, OutputBuilder, read_unary
+from app.determinism.output import CHAT_PATH
+from app.determinism.reading import OutputBuilder, read_unary
 from app.observation.metrics import Metrics
 from app.observation.recorder import Limits, Recorder
 from app.observation.sqlite import SqliteStore

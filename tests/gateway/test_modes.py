@@ -65,7 +65,7 @@ async def test_isolated_runs_alone(gateway: RunningGateway, upstream: ScriptedVl
     assert answer.headers["x-determinism-applied"] == "batch_isolation,cache_bypass,pinned_seed"
     assert answer.headers["x-determinism-temperature-effective"] == "0.8"
     sent = json.loads(upstream.received[3].body)
-    assert {"cache_salt", "seed", "temperature", "model"} == sent.keys()
+    assert {"cache_salt", "seed", "temperature", "model", "return_token_ids"} == sent.keys()
     assert sent["temperature"] == 0.8
     assert upstream.received[3].peak == 1
 

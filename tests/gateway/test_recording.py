@@ -18,13 +18,15 @@ def asks(text: str = "same", **members: Any) -> dict[str, Any]:
 
 async def settled(gateway: RunningGateway, verdict: str, mode: str = "standard") -> float:
     """The count of a verdict, once the recorder has counted everything that was submitted."""
-    return await gateway.metric(f'reprise_comparisons_total{{mode="{mode}",model="m",verdict="{verdict}"}}')
+    return await gateway.metric(
+        f'reprise_comparisons_total{{mode="{mode}",model="m",origin="client",verdict="{verdict}"}}'
+    )
 
 
 async def test_repeats_match(gateway: RunningGateway) -> None:
     """The first answer is the reference; equal ones match, streamed or not, and carry the same digest."""
     first = await gateway.post(asks())
-    while await gateway.metric('reprise_pairs_total{mode="standard",model="m"}') < 1:
+    while await gateway.metric('reprise_pairs_total{mode="standard",model="m",origin="client"}') < 1:
         await gateway.post(asks())
     again = await gateway.post(asks())
     streamed = await gateway.post(asks(stream=True))
@@ -51,7 +53,10 @@ async def test_a_divergence_is_seen_and_explained(gateway: RunningGateway, upstr
     while await settled(gateway, "diverged") < 1:
         pass
     assert await settled(gateway, "diverged") == 1
-    assert await gateway.metric('reprise_divergences_total{cause="co_batched",mode="standard",model="m"}') == 1
+    assert (
+        await gateway.metric('reprise_divergences_total{cause="co_batched",mode="standard",model="m",origin="client"}')
+        == 1
+    )
 
 
 async def test_isolation_removes_the_divergence(gateway: RunningGateway, upstream: ScriptedVllm) -> None:

@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.determinism.divergence import Verdict, bracket, compare, first_difference
-from app.determinism.output import (
-    CHAT_PATH,
-    TEXT_PATH,
-    Choice,
-    Output,
-    OutputBuilder,
-    ToolCall,
-    UnreadableOutput,
-    read_unary,
-)
+from app.determinism.output import CHAT_PATH, TEXT_PATH, Choice, Output, ToolCall, UnreadableOutput
+from app.determinism.reading import OutputBuilder, read_unary
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 REASONS = st.sampled_from(["stop", "length", "tool_calls"])

@@ -218,14 +218,22 @@ class ScriptedVllm:
                 await asyncio.Event().wait()
 
 
-def guarded(upstream: ScriptedVllm, *, digest: str = "p-1", gate: dict[str, Any] | None = None, **held: bool) -> None:
+def guarded(
+    upstream: ScriptedVllm,
+    *,
+    digest: str = "p-1",
+    gate: dict[str, Any] | None = None,
+    max_logprobs: int | None = 20,
+    **held: bool,
+) -> None:
     """Let the upstream look as if the guard ran in it and held every mitigation but those that are said not to be."""
     provides = {
         mitigation.value: {"held": held.get(mitigation.value, True), "reason": f"{mitigation} is off"}
         for mitigation in Mitigation
     }
     posture = {"engine_version": "0.32.0"}
-    upstream.guard_answer = (200, {"posture": posture, "digest": digest, "provides": provides, "gate": gate or {}})
+    page = {"posture": posture, "digest": digest, "provides": provides, "gate": gate or {}}
+    upstream.guard_answer = (200, page | {"max_logprobs": max_logprobs})
 
 
 def stream_events(text: str) -> list[bytes]:

@@ -1,10 +1,19 @@
 """Verdicts, and where outputs fork."""
 
 from array import array
+from dataclasses import replace
 
 import pytest
 
-from app.determinism.divergence import Bracket, Comparison, Verdict, bracket, compare, first_difference
+from app.determinism.divergence import (
+    Bracket,
+    Closeness,
+    Comparison,
+    Verdict,
+    bracket,
+    compare,
+    first_difference,
+)
 from app.determinism.output import Blocks, Choice, Output, ToolCall
 
 
@@ -53,18 +62,53 @@ def test_the_fork_is_placed_by_token_texts_without_ids_on_both_sides() -> None:
 
 
 def test_the_fork_in_characters_alone() -> None:
-    """Without tokens on both sides only the characters are known."""
-    comparison = compare(output(choice("abc", tokens=("abc",))), output(choice("abd")))
+    """Without tokens on either side only the characters are known, and tokens that do not spell the text are none."""
+    comparison = compare(output(choice("abc")), output(choice("abd")))
     assert (comparison.fork_tokens, comparison.fork_characters) == (None, 2)
+    misspelt = compare(output(choice("abc", tokens=("a", "\ufffd"))), output(choice("abd")))
+    assert (misspelt.fork_tokens, misspelt.fork_characters) == (None, 2)
 
 
-def test_the_margin_is_the_references_at_the_fork() -> None:
-    """Logprobs of the reference say how close the decision was where they forked."""
+def test_one_side_that_knows_its_tokens_places_the_fork() -> None:
+    """A shadow has tokens and its client's answer has none: it is the shadow's token in which they part."""
+    shadow = choice("one two", tokens=("one", " two", "<end>"), margins=array("d", [3.0, 0.25, 9.0]))
+    for left, right in ((choice("one ten"), shadow), (shadow, choice("one ten"))):
+        comparison = compare(output(left), output(right))
+        assert (comparison.fork_tokens, comparison.fork_characters, comparison.margin) == (1, 5, 0.25)
+    assert compare(output(choice("one two more")), output(shadow)).fork_tokens == 2
+
+
+def test_the_margin_is_the_larger_of_both_sides() -> None:
+    """A tie is what both sides saw as one; where either was sure of its token, rounding is not the cause."""
     left = choice("ab", tokens=("a", "b"), margins=array("d", [2.0, 0.125]))
     right = choice("ac", tokens=("a", "c"), margins=array("d", [2.0, 7.0]))
-    assert compare(output(left), output(right)).margin == 0.125
+    assert compare(output(left), output(right)).margin == 7.0
     unknown = choice("ab", tokens=("a", "b"), margins=array("d", [2.0, float("nan")]))
-    assert compare(output(unknown), output(right)).margin is None
+    assert compare(output(left), output(replace(unknown, text="ad", tokens=("a", "d")))).margin == 0.125
+    alone = choice("ac", tokens=("a", "c"), margins=array("d", [2.0, float("nan")]))
+    assert compare(output(unknown), output(alone)).margin is None
+
+
+@pytest.mark.parametrize(
+    ("margin", "closeness"),
+    [(None, "unknown"), (0.0, "tie"), (0.25, "tie"), (0.2501, "near"), (1.0, "near"), (1.01, "clear")],
+)
+def test_a_margin_has_a_name(margin: float | None, closeness: str) -> None:
+    """Up to two bfloat16 steps it is a tie."""
+    assert Closeness.of(margin) == closeness
+
+
+def test_logprobs_drift_before_tokens_do() -> None:
+    """The largest difference over the tokens that both share: 0 only where they are equal to the last bit."""
+
+    def said(text: str, *logprobs: float) -> Output:
+        return output(choice(text, tokens=tuple(text), logprobs=array("d", logprobs)))
+
+    assert compare(said("ab", -1.0, -2.0), said("ab", -1.0, -2.0)).logprob_delta == 0.0
+    assert compare(said("ab", -1.0, -2.0), said("ab", -1.5, -2.25)).logprob_delta == 0.5
+    assert compare(said("ab", -1.0, -9.0), said("ac", -1.125, -2.0)).logprob_delta == 0.125
+    assert compare(said("b", -1.0), said("c", -1.0)).logprob_delta is None
+    assert compare(said("ab", -1.0, -2.0), output(choice("ab"))).logprob_delta is None
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from app.determinism.output import (
-    CHAT_PATH,
-    TEXT_PATH,
-    Blocks,
-    Choice,
-    Output,
-    OutputBuilder,
-    ToolCall,
-    UnreadableOutput,
-    read_unary,
-)
+from app.determinism.output import CHAT_PATH, TEXT_PATH, Blocks, Choice, Output, ToolCall, UnreadableOutput
+from app.determinism.reading import OutputBuilder, read_unary
 
 USAGE = {"prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 4}}
 

@@ -94,10 +94,11 @@ class Bench:
         self.ledger.observe(Observation("id", key, "m", output=output, **members), output)  # type: ignore[arg-type]  # members of any type, given by name
 
     def value(self, name: str, **labels: str) -> float:
-        """A sample of the page; model and mode are filled in where the instrument has them."""
-        value = self.registry.get_sample_value(name, labels)
-        if value is None:
-            value = self.registry.get_sample_value(name, {"model": "m", "mode": "isolated", **labels})
+        """A sample of the page; model, mode and origin are filled in where the instrument has them."""
+        scopes: tuple[dict[str, str], ...] = ({}, {"mode": "isolated"}, {"model": "m", "mode": "isolated"})
+        scopes = (*scopes, {"model": "m", "mode": "isolated", "origin": "client"})
+        found = (self.registry.get_sample_value(name, {**scope, **labels}) for scope in scopes)
+        value = next((one for one in found if one is not None), None)
         assert value is not None
         return value
 

@@ -5,10 +5,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from app.determinism.divergence import Verdict
+from app.determinism.divergence import Closeness, Verdict
 from app.determinism.mode import Mode
-from app.observation.metrics import Cause, Cross, Drop, Metrics, Outcome
-from app.observation.store import Skip
+from app.observation.labels import Cause, Cross, Drop, Outcome
+from app.observation.metrics import Metrics
+from app.observation.store import Origin, Skip
 
 NAMES = {
     "reprise_requests_total",
@@ -29,6 +30,18 @@ NAMES = {
     "reprise_ledger_dropped_total",
     "reprise_replica_info",
     "reprise_cross_comparisons_total",
+    "reprise_divergence_margins_total",
+    "reprise_logprob_delta_nats",
+    "reprise_inter_token_seconds",
+    "reprise_output_tokens_total",
+    "reprise_canary_requests_total",
+    "reprise_shadows_dropped_total",
+    "reprise_ledger_written_total",
+    "reprise_ledger_up",
+    "reprise_replica_healthy",
+    "reprise_ledger_cohorts",
+    "reprise_ledger_bytes",
+    "reprise_ledger_queue_observations",
 }
 
 
@@ -59,6 +72,7 @@ def test_every_instrument_of_the_interface_is_on_the_page(metrics: Metrics) -> N
     """All names are there, each as what it is, with a help text, and no other of ours."""
     metrics.leases("r")
     metrics.observe_replica("r", {"dtype": "float32"})
+    metrics.observe_health("r", healthy=True)
     found = set()
     for family in plain(metrics.render("")[0].decode()):
         assert family.documentation
@@ -71,14 +85,22 @@ def test_counters_begin_at_zero_in_every_mode(registry: CollectorRegistry) -> No
     """So that increase() sees the first divergence: each mode, verdict, cause, outcome and reason is there at 0."""
     for mode in Mode:
         labels = {"model": "smollm2", "mode": mode.value}
-        for verdict in Verdict:
-            assert registry.get_sample_value("reprise_comparisons_total", {**labels, "verdict": verdict}) == 0
-        for cause in Cause:
-            assert registry.get_sample_value("reprise_divergences_total", {**labels, "cause": cause}) == 0
+        for origin in Origin:
+            compared = {**labels, "origin": origin.value}
+            for verdict in Verdict:
+                assert registry.get_sample_value("reprise_comparisons_total", {**compared, "verdict": verdict}) == 0
+            for cause in Cause:
+                assert registry.get_sample_value("reprise_divergences_total", {**compared, "cause": cause}) == 0
+            for margin in Closeness:
+                assert (
+                    registry.get_sample_value("reprise_divergence_margins_total", {**compared, "margin": margin}) == 0
+                )
+            assert registry.get_sample_value("reprise_pairs_total", compared) == 0
         for outcome in Outcome:
             assert registry.get_sample_value("reprise_requests_total", {**labels, "outcome": outcome}) == 0
-        assert registry.get_sample_value("reprise_pairs_total", labels) == 0
-        assert registry.get_sample_value("reprise_fork_tokens_count", labels) == 0
+            own = {"mode": mode.value, "origin": "canary", "outcome": outcome}
+            assert registry.get_sample_value("reprise_canary_requests_total", own) == 0
+        assert registry.get_sample_value("reprise_fork_tokens_count", {"mode": mode.value}) == 0
     for skip in Skip:
         assert registry.get_sample_value("reprise_comparisons_skipped_total", {"reason": skip}) == 0
     for drop in Drop:

@@ -66,7 +66,7 @@ def dropped(registry: CollectorRegistry, reason: str) -> float | None:
 
 def compared(registry: CollectorRegistry, verdict: str) -> float | None:
     """How many comparisons had a verdict."""
-    labels = {"model": "m", "mode": "isolated", "verdict": verdict}
+    labels = {"model": "m", "mode": "isolated", "origin": "client", "verdict": verdict}
     return registry.get_sample_value("reprise_comparisons_total", labels)
 
 

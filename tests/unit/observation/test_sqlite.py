@@ -5,13 +5,14 @@ import multiprocessing
 import os
 import sqlite3
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.determinism.output import Blocks, Choice, Output
 from app.observation.sqlite import APPLICATION_ID, SCHEMA_VERSION, SqliteStore
-from app.observation.store import CohortId, Reference, Sighting, StoreError, StoreVersionError
+from app.observation.store import CohortId, Reference, Sighting, Specimen, StoreError, StoreVersionError
 
 COHORT = CohortId("a" * 64, "isolated", "p-1")
 
@@ -211,3 +212,82 @@ def test_blocks_come_back_as_they_were(path: Path) -> None:
     assert loaded is not None
     assert loaded.reference == Reference("o-1", blocks, "r", None, 7)
     store.close()
+
+
+VERSION_1 = """
+CREATE TABLE cohorts (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL, mode TEXT NOT NULL, posture TEXT NOT NULL,
+    model TEXT NOT NULL,
+    reference_digest TEXT NOT NULL, reference_blocks TEXT NOT NULL, reference_replica TEXT NOT NULL,
+    reference_peak INTEGER, reference_cached INTEGER,
+    matched INTEGER NOT NULL, diverged INTEGER NOT NULL,
+    first_seen REAL NOT NULL, last_seen REAL NOT NULL,
+    UNIQUE (key, mode, posture)
+) STRICT;
+CREATE INDEX cohorts_by_age ON cohorts (last_seen);
+CREATE TABLE outputs (
+    cohort INTEGER NOT NULL REFERENCES cohorts (id) ON DELETE CASCADE,
+    digest TEXT NOT NULL, seen INTEGER NOT NULL, first_seen REAL NOT NULL, last_seen REAL NOT NULL,
+    PRIMARY KEY (cohort, digest)
+) STRICT, WITHOUT ROWID;
+INSERT INTO cohorts VALUES (1, 'k', 'isolated', 'p-1', 'm', 'o-1', 'tokens:3132', 'r', 1, NULL, 4, 1, 5.0, 9.0);
+INSERT INTO outputs VALUES (1, 'o-1', 5, 5.0, 8.0), (1, 'o-2', 1, 9.0, 9.0);
+PRAGMA user_version = 1;
+"""
+
+
+def test_a_ledger_of_the_first_version_is_taken_over(path: Path) -> None:
+    """What it holds is still there, and what came with later versions works in it; a second opening changes nothing."""
+    path.parent.mkdir()
+    connection = sqlite3.connect(path)
+    connection.executescript(f"PRAGMA application_id = {APPLICATION_ID};{VERSION_1}")
+    connection.close()
+    old, new = CohortId("k", "isolated", "p-1"), sighting(1)
+    store = SqliteStore(path)
+    store.record([replace(new, specimen=Specimen(new.output, "r-1", "r", 10.0), run="night", at=10.0)])
+    store.close()
+    store = SqliteStore(path)
+    loaded = store.load(old)
+    assert loaded is not None
+    assert loaded.reference == Reference("o-1", Blocks("tokens", (b"12",)), "r", 1, None)
+    assert (loaded.counts.outputs, loaded.counts.matched, loaded.counts.diverged) == ({"o-1": 5, "o-2": 1}, 4, 1)
+    assert [each.id for each in store.cohorts(limit=9)] == [new.cohort, old]
+    assert store.specimens(old) == []
+    assert len(store.specimens(new.cohort)) == 1
+    assert store.runs() == [("night", 1)]
+    assert not list(path.parent.glob("*damaged*"))
+    store.close()
+
+
+def test_both_ways_to_the_present_schema_give_the_same(path: Path) -> None:
+    """A ledger that was taken over has the tables of one that begins now."""
+    path.parent.mkdir()
+    older = path.with_name("older")
+    connection = sqlite3.connect(older)
+    connection.executescript(f"PRAGMA application_id = {APPLICATION_ID};{VERSION_1}")
+    connection.close()
+    for each in (older, path):
+        SqliteStore(each).close()
+    assert schema(older) == schema(path)
+    assert "specimens" in schema(path)
+
+
+def test_a_number_that_no_column_holds_is_a_store_error(path: Path) -> None:
+    """An engine may say anything; what does not fit into 64 bits fails as the store, and takes nothing else along."""
+    store = SqliteStore(path)
+    wide = sighting(1)
+    with pytest.raises(StoreError, match="too large"):
+        store.record([sighting(), replace(wide, reference=replace(wide.reference, cached_tokens=2**63))])
+    assert store.load(COHORT) is None
+    store.record([sighting()])
+    assert store.load(COHORT) is not None
+    store.close()
+
+
+def schema(path: Path) -> dict[str, str]:
+    """The statements that made a ledger, by name."""
+    connection = sqlite3.connect(path)
+    found = dict(connection.execute("SELECT name, sql FROM sqlite_schema"))
+    connection.close()
+    return found

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.determinism.output import CHAT_PATH, read_unary
+from app.determinism.output import CHAT_PATH
+from app.determinism.reading import read_unary
 from app.observation.watch import StreamWatch, UnaryWatch
 
 DONE = b"data: [DONE]\n\n"

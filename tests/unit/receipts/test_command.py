@@ -11,7 +11,7 @@ import pytest
 
 from app import __version__
 from app.cli import main
-from app.determinism.output import read_unary
+from app.determinism.reading import read_unary
 from app.receipts.signing import Signer, to_base64
 from app.receipts.store import GateTimes
 from app.state import StateDirectory

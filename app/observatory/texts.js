@@ -1,0 +1,81 @@
+// The texts of two outputs side by side, where they are kept.
+
+import { forkOf, textsOf, visible, visibleMark } from "./compare.js";
+import { h } from "./dom.js";
+import { count, plural } from "./format.js";
+
+const SHOWN_BEFORE = 320;
+const SHOWN_AFTER = 4000;
+
+/** What is shown of a pair of outputs; either may be null. */
+export function drawTexts(reference, other, state) {
+  const [left, right] = [textsOf(reference), textsOf(other)];
+  if (!other) return left ? left.map((text) => single(reference, text)) : [none(state)];
+  if (!left && !right) return [none(state)];
+  if (!left || !right) {
+    const [side, texts] = left ? [reference, left] : [other, right];
+    return [h("p", { class: "about" }, `Of ${(left ? other : reference)?.letter ?? "the reference"} no text is kept.`), ...texts.map((text) => single(side, text))];
+  }
+  const many = Math.max(left.length, right.length) > 1;
+  return Array.from({ length: Math.max(left.length, right.length) }, (_, index) => {
+    const fork = forkOf(left[index] ?? "", right[index] ?? "");
+    return pair(reference, other, fork, many ? `Choice ${index + 1}` : null);
+  });
+}
+
+function none(state) {
+  const hint = state.texts
+    ? "The texts of these outputs were not kept: they are older than the setting, or the redaction hook refused them."
+    : "Texts are not kept, so digests and positions are all there is to see. REPRISE_KEEP_TEXTS=1 keeps the texts of answers from then on, with secrets masked.";
+  return h("p", { class: "empty" }, hint);
+}
+
+function single(output, text) {
+  return h("div", { class: "texts" }, column(output.letter, "left", null, [h("span", {}, visible(text))]));
+}
+
+function pair(reference, other, fork, title) {
+  const heading = title ? h("h3", {}, title) : null;
+  if (fork.equal) {
+    const note = "The kept texts are equal: the outputs part in what is not shown here, a finish reason, a masked secret, or beyond the size that is kept.";
+    return h("div", {}, heading, h("p", { class: "about" }, note), h("div", { class: "texts" }, column(`${reference.letter} and ${other.letter}`, "left", null, [h("span", {}, visible(fork.shared.join("")))])));
+  }
+  const note = `${plural(fork.at, "shared character")}, then`;
+  return h(
+    "div", {}, heading,
+    h(
+      "div", { class: "texts" },
+      column(reference.letter, "left", `${note} “${visibleMark(fork.left.mark)}”`, body(fork.shared, fork.left)),
+      column(other.letter, "right", `${note} “${visibleMark(fork.right.mark)}”`, body(fork.shared, fork.right)),
+    ),
+  );
+}
+
+function column(letter, side, note, children) {
+  const label = `Text of output ${letter}`;
+  return h(
+    "section", { class: "text", "data-side": side, "aria-label": label },
+    h("h3", {}, h("span", { class: "letter", "data-side": side }, letter), note ? h("small", {}, note) : null),
+    h("pre", { tabindex: 0, dir: "auto", "aria-label": label }, children),
+  );
+}
+
+function body(shared, side) {
+  const children = [];
+  const hidden = shared.length - SHOWN_BEFORE;
+  if (hidden > 80) {
+    children.push(more(`… ${count(hidden)} characters before`, shared.slice(0, hidden), "same"));
+    children.push(h("span", { class: "same" }, visible(shared.slice(hidden).join(""))));
+  } else children.push(h("span", { class: "same" }, visible(shared.join(""))));
+  children.push(h("mark", {}, visibleMark(side.mark)));
+  children.push(h("span", {}, visible(side.rest.slice(0, SHOWN_AFTER).join(""))));
+  if (side.rest.length > SHOWN_AFTER) children.push(more(`… ${count(side.rest.length - SHOWN_AFTER)} more characters`, side.rest.slice(SHOWN_AFTER), ""));
+  return children;
+}
+
+/** A button in place of a long part. */
+function more(label, characters, name) {
+  const button = h("button", { type: "button", class: "more" }, label);
+  button.addEventListener("click", () => button.replaceWith(h("span", { class: name }, visible(characters.join("")))));
+  return button;
+}

@@ -1,0 +1,1 @@
+"""The Grafana dashboards as code: their queries can only name series that the gateway or the pinned vLLM has."""

@@ -1,0 +1,182 @@
+"""The dashboard *Cost of determinism*: what waiting, running alone and refusing cost everybody."""
+
+from typing import Final
+
+from grafana.boards.board import Board
+from grafana.boards.panels import Query, density, graph
+from grafana.boards.queries import RATE, SERVED, mean, quantile, rate, share
+
+_WAIT: Final = "reprise_admission_wait_seconds"
+
+
+def _wait(admission: str) -> tuple[Query, ...]:
+    scope = f'admission="{admission}"'
+    return tuple(Query(quantile(q, _WAIT, scope=scope), f"p{q * 100:g}") for q in (0.5, 0.95, 0.99))
+
+
+def _gate(phase: str) -> str:
+    # Every gateway repeats what the replica says of its own gate, so they are not summed.
+    return f'max by (replica) (rate(reprise_gate_seconds_total{{phase="{phase}"}}[{RATE}]))'
+
+
+def _per_admission(phase: str) -> str:
+    return share(_gate(phase), f"max by (replica) (rate(reprise_gate_exclusive_admissions_total[{RATE}]))")
+
+
+def cost() -> Board:
+    """The dashboard. Raises UnknownSeriesError."""
+    return Board(
+        "cost",
+        "Reprise / Cost of determinism",
+        "What determinism costs: waits, time alone on a replica, tokens per second beside it, and what was refused.",
+        (
+            (
+                "Waiting",
+                (
+                    graph(
+                        "Wait for a shared lease",
+                        "From asking to getting one. What isolated requests cost everybody else shows here: a shared "
+                        "request waits at most for the drain and the exclusive phase before it.",
+                        *_wait("shared"),
+                        unit="s",
+                    ),
+                    graph(
+                        "Wait for an exclusive lease",
+                        "What the callers of isolated, hardened and verified wait until the replica is theirs.",
+                        *_wait("exclusive"),
+                        unit="s",
+                    ),
+                    graph(
+                        "Waiting now",
+                        "Requests that waited at a replica's gate at its last probe, of all its clients.",
+                        Query("max by (replica, admission) (reprise_gate_waiting)", "{{replica}}, {{admission}}"),
+                    ),
+                    density(
+                        "Waits of every kind",
+                        "The whole distribution, both admissions.",
+                        f"sum by (le) (increase({_WAIT}_bucket[{RATE}]))",
+                        unit="s",
+                    ),
+                ),
+            ),
+            (
+                "Alone on the engine",
+                (
+                    graph(
+                        "Exclusive share",
+                        "Share of time in which a replica served one exclusive request and nobody else. Above one half "
+                        "another replica pays.",
+                        Query(_gate("exclusive"), "{{replica}}"),
+                        unit="percentunit",
+                        highest=1,
+                    ),
+                    graph(
+                        "Drain share",
+                        "Share of time in which a replica ran empty before an exclusive request: nothing new starts, "
+                        "what runs finishes. Long answers make long drains.",
+                        Query(_gate("drain"), "{{replica}}"),
+                        unit="percentunit",
+                        highest=1,
+                    ),
+                    graph(
+                        "Exclusive admissions",
+                        "Exclusive requests that a replica's gate let in.",
+                        Query(
+                            f"max by (replica) (rate(reprise_gate_exclusive_admissions_total[{RATE}]))", "{{replica}}"
+                        ),
+                        unit="reqps",
+                    ),
+                    graph(
+                        "One exclusive request takes",
+                        "Mean time alone, and mean drain before it.",
+                        Query(_per_admission("exclusive"), "alone, {{replica}}"),
+                        Query(_per_admission("drain"), "drain, {{replica}}"),
+                        unit="s",
+                    ),
+                ),
+            ),
+            (
+                "Beside it",
+                (
+                    graph(
+                        "Tokens per second by mode",
+                        "Generated tokens, by the gateway's count. Watch it beside the exclusive share.",
+                        Query(rate("reprise_output_tokens_total", by="mode", scope=SERVED), "{{mode}}"),
+                        unit="short",
+                        stacked=True,
+                    ),
+                    graph(
+                        "Tokens per second of the engines",
+                        "vLLM's own count, of all clients, those that bypass the gateway included.",
+                        Query(
+                            f'sum by (instance) (rate(vllm:generation_tokens_total{{model_name=~"$model"}}[{RATE}]))',
+                            "{{instance}}",
+                        ),
+                    ),
+                    graph(
+                        "Requests by mode",
+                        "How many ask for which mode.",
+                        Query(rate("reprise_requests_total", by="mode", scope=SERVED), "{{mode}}"),
+                        unit="reqps",
+                        stacked=True,
+                    ),
+                    graph(
+                        "Time of a request by mode, p50",
+                        "Half of the requests took no longer: the price of a mode for its own caller.",
+                        Query(quantile(0.5, "reprise_request_seconds", by="mode", scope=SERVED), "{{mode}}"),
+                        unit="s",
+                    ),
+                ),
+            ),
+            (
+                "Refused",
+                (
+                    graph(
+                        "Mitigations refused",
+                        "Requests that ended with 503, as no replica could honour their mode in time: determinism "
+                        "fails closed. The answer names the mitigation; /readyz says which replica has "
+                        "it.",
+                        Query(
+                            rate("reprise_requests_total", by="mode", scope=f'outcome="unavailable",{SERVED}'),
+                            "{{mode}}",
+                        ),
+                        unit="reqps",
+                    ),
+                    graph(
+                        "Share of requests refused",
+                        "The same, of all requests of the mode.",
+                        Query(
+                            share(
+                                rate("reprise_requests_total", by="mode", scope=f'outcome="unavailable",{SERVED}'),
+                                rate("reprise_requests_total", by="mode", scope=SERVED),
+                            ),
+                            "{{mode}}",
+                        ),
+                        unit="percentunit",
+                        highest=1,
+                    ),
+                    graph(
+                        "Batch on the engine",
+                        "Mean tokens per engine step, by vLLM: what batching still gives.",
+                        Query(
+                            share(
+                                "sum by (instance)"
+                                f' (rate(vllm:iteration_tokens_total_sum{{model_name=~"$model"}}[{RATE}]))',
+                                "sum by (instance)"
+                                f' (rate(vllm:iteration_tokens_total_count{{model_name=~"$model"}}[{RATE}]))',
+                            ),
+                            "{{instance}}",
+                        ),
+                    ),
+                    graph(
+                        "Company of a request",
+                        "Mean co-resident peak by mode: 1 for what ran alone.",
+                        Query(
+                            mean("reprise_coresident_peak", by="mode", scope='mode=~"$mode"', window="$window"),
+                            "{{mode}}",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+    )

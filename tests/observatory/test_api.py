@@ -1,0 +1,225 @@
+"""The observatory over HTTP: who is let in, what is told, and how it is refused."""
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.determinism.statistics import rate_text
+from app.observatory import read_assets
+from tests.support.forking import FORK, ForkingVllm, address
+from tests.support.running import RunningGateway, running_gateway
+from tests.support.scripted import ScriptedVllm
+
+pytestmark = pytest.mark.anyio
+
+KEY = "sesame"
+
+
+def basic(password: str) -> str:
+    return "Basic " + base64.b64encode(f"anybody:{password}".encode()).decode()
+
+
+async def get(client: httpx.AsyncClient, gateway: RunningGateway, path: str = "", **headers: str) -> httpx.Response:
+    return await client.get(address(gateway, path), headers=headers)
+
+
+def refusal(answer: httpx.Response) -> dict[str, Any]:
+    error = answer.json()["error"]
+    assert {"message", "type", "param", "code"} == error.keys()
+    return dict(error)
+
+
+@pytest.mark.parametrize("path", ["", "/main.js", "/api/state", "/api/cohorts", "/api/runs", "/api/timeline"])
+async def test_everything_needs_the_key(
+    path: str, client: httpx.AsyncClient, upstream: ScriptedVllm, tmp_path: Path
+) -> None:
+    """Without the key or with another one a browser is told to ask for it; bearer and basic both carry it."""
+    async with running_gateway(tmp_path, upstream.url, ledger=True, observatory_key=KEY) as gateway:
+        refused = [
+            await get(client, gateway, path),
+            await get(client, gateway, path, authorization="Bearer wrong"),
+            await get(client, gateway, path, authorization=basic("wrong")),
+            await get(client, gateway, path, authorization="Basic no base64"),
+        ]
+        allowed = [
+            await get(client, gateway, path, authorization=f"Bearer {KEY}"),
+            await get(client, gateway, path, authorization=basic(KEY)),
+        ]
+
+    assert {401} == {answer.status_code for answer in refused}
+    assert all(answer.headers["www-authenticate"].startswith('Basic realm="') for answer in refused)
+    assert all(KEY not in answer.text for answer in refused)
+    assert {200} == {answer.status_code for answer in allowed}
+
+
+async def test_without_a_key_a_public_gateway_shows_nothing(
+    client: httpx.AsyncClient, upstream: ScriptedVllm, tmp_path: Path
+) -> None:
+    """Where others could reach it, the page is refused and says what to set."""
+    async with running_gateway(tmp_path, upstream.url, host="0.0.0.0") as gateway:  # noqa: S104 - the setting under test
+        answer = await get(client, gateway, "/api/state")
+
+    assert answer.status_code == 403
+    assert "REPRISE_OBSERVATORY_KEY" in refusal(answer)["message"]
+
+
+async def test_without_a_key_a_foreign_name_is_refused(client: httpx.AsyncClient, gateway: RunningGateway) -> None:
+    """A hostile page that points its own name at this machine reads nothing."""
+    foreign = await get(client, gateway, "/api/state", host="evil.example")
+    local = [await get(client, gateway, "/api/state", host=name) for name in ("localhost:1", "127.0.0.1", "[::1]:80")]
+
+    assert foreign.status_code == 403
+    assert [answer.status_code for answer in local] == [200, 200, 200]
+
+
+@pytest.mark.parametrize("path", ["", "/main.js", "/observatory.css", "/icon.svg", "/api/state"])
+async def test_answers_forbid_what_the_page_does_not_need(
+    path: str, client: httpx.AsyncClient, gateway: RunningGateway
+) -> None:
+    """No inline script, no other host, no frame, no sniffing, nothing in a cache."""
+    answer = await get(client, gateway, path)
+
+    policy = answer.headers["content-security-policy"]
+    assert answer.status_code == 200
+    assert "default-src 'none'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert not re.search(r"unsafe|http|\*", policy)
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "__init__.py", "..%2f__init__.py", "%2e%2e/pyproject.toml"])
+async def test_what_is_no_file_of_the_page_is_not_there(
+    name: str, client: httpx.AsyncClient, gateway: RunningGateway
+) -> None:
+    """Only the page's own files are served, whatever the path tries."""
+    answer = await get(client, gateway, f"/{name}")
+
+    assert answer.status_code == 404
+    assert "There is no path" in refusal(answer)["message"]
+
+
+def test_the_page_is_whole_and_keeps_to_itself() -> None:
+    """Every file that a file of the page names is served; none names another host, or holds script or style inline."""
+    assets = {name: content.decode() for name, (_, content) in read_assets().items()}
+    imported = {name for text in assets.values() for name in re.findall(r'from "\./([^"]+)"', text)}
+    linked = set(re.findall(r'"observatory/([^"]+)"', assets["index.html"]))
+    hosts = {url for text in assets.values() for url in re.findall(r"https?://[^\s\"')]+", text)}
+
+    assert {"main.js", "observatory.css", "icon.svg"} <= linked
+    assert imported | linked <= assets.keys()
+    assert assets.keys() - imported - linked == {"index.html"}
+    assert hosts == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]* src=)", assets["index.html"])
+    assert not [
+        name for name, text in assets.items() if re.search(r"innerHTML|outerHTML|insertAdjacentHTML|eval\(", text)
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(name for name in read_assets() if name.endswith((".js", ".css"))))
+def test_a_file_of_the_page_fits_into_a_reader(name: str) -> None:
+    """No script or style sheet has more than 400 lines, as no module has."""
+    assert len(read_assets()[name][1].splitlines()) <= 400
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("cohorts?limit=0", "limit"),
+        ("cohorts?limit=501", "limit"),
+        ("cohorts?before=yesterday", "before"),
+        ("cohorts?diverged=perhaps", "diverged"),
+        ("timeline?since=x", "since"),
+        ("runs/evening?after=-1", "after"),
+        ("admissions/any?after=-1", "after"),
+    ],
+)
+async def test_a_bad_query_names_its_member(
+    query: str, name: str, client: httpx.AsyncClient, gateway: RunningGateway
+) -> None:
+    """A value that cannot be is a 400 in OpenAI's shape."""
+    answer = await get(client, gateway, f"/api/{query}")
+
+    assert answer.status_code == 400
+    assert refusal(answer)["param"] == name
+
+
+@pytest.mark.parametrize("path", ["cohorts", "cohorts/k/standard/p", "runs", "runs/evening"])
+async def test_a_ledger_that_is_away_is_said(path: str, client: httpx.AsyncClient, gateway: RunningGateway) -> None:
+    """What would be read from it is a 503 with the reason, and everything else is answered."""
+    answer = await get(client, gateway, f"/api/{path}")
+    state = await get(client, gateway, "/api/state")
+
+    assert answer.status_code == 503
+    assert "The ledger cannot be read" in refusal(answer)["message"]
+    assert state.status_code == 200
+
+
+async def test_state_sums_over_origins_with_a_bound(client: httpx.AsyncClient, observed: RunningGateway) -> None:
+    """Each mode has its figures by origin and over all, with the sentence, the suspects and the margins."""
+    await get(client, observed, "/api/cohorts")  # the recorder has then seen everything before it
+    state = (await get(client, observed, "/api/state")).json()
+
+    by = {(each["origin"], each["mode"]): each for each in state["modes"]}
+    standard, isolated = by["all", "standard"], by["all", "isolated"]
+    assert {("client", "standard"), ("client", "isolated"), ("all", "standard"), ("all", "isolated")} == by.keys()
+    assert {**by["client", "standard"], "origin": "all"} == standard
+    assert (standard["matched"], standard["diverged"]) == (2, 2)
+    assert {cause: count for cause, count in standard["causes"].items() if count} == {"co_batched": 2}
+    assert {margin: count for margin, count in standard["margins"].items() if count} == {"tie": 1, "clear": 1}
+    assert rate_text(0, 4) == isolated["sentence"]
+    assert "isolated" in state["deterministic_modes"]
+    assert state["ledger"]["written"] == 11
+    assert state["ledger"]["dropped"] == {}
+
+
+async def test_a_cohort_is_told_with_its_circumstances(client: httpx.AsyncClient, observed: RunningGateway) -> None:
+    """Its outputs come with fork, margin, texts and what was so on each side."""
+    listed = (await get(client, observed, "/api/cohorts?diverged=true&mode=standard")).json()["cohorts"]
+    found = next(each for each in listed if each["observed"] == 4)["id"]
+    cohort = (await get(client, observed, f"/api/cohorts/{found['key']}/{found['mode']}/{found['posture']}")).json()
+
+    reference, other = cohort["outputs"]
+    assert cohort["reference"] == reference["digest"]
+    assert (reference["seen"], other["seen"]) == (3, 1)
+    assert (other["fork_tokens"], other["margin"], other["cause"]) == (FORK, 0.0625, "co_batched")
+    assert (reference["coresident_peak"], reference["cached_tokens"]) == (1, 0)
+    assert (other["coresident_peak"], other["cached_tokens"]) == (8, 48)
+
+
+async def test_an_unknown_cohort_and_replica_are_not_found(client: httpx.AsyncClient, observed: RunningGateway) -> None:
+    """A 404 says which part of the path it was."""
+    cohort = await get(client, observed, "/api/cohorts/k/standard/p")
+    replica = await get(client, observed, "/api/admissions/elsewhere:1")
+
+    assert (cohort.status_code, refusal(cohort)["param"]) == (404, "key")
+    assert (replica.status_code, refusal(replica)["param"]) == (404, "replica")
+
+
+async def test_exclusive_admissions_can_be_asked_for_alone(
+    client: httpx.AsyncClient, forking: ForkingVllm, observed: RunningGateway
+) -> None:
+    """A page that draws exclusive phases is not sent the thousands of shared ones between them."""
+    for admission in ("shared", "exclusive", "shared"):
+        forking.phase(10.0, 11.0, 12.0, admission=admission)
+    name = forking.url.removeprefix("http://")
+    every = (await get(client, observed, f"/api/admissions/{name}")).json()
+    alone = (await get(client, observed, f"/api/admissions/{name}?exclusive=true")).json()
+
+    assert len(every["admissions"]) == 3
+    assert [every["admissions"][1]] == alone["admissions"]
+    assert every["next"] == alone["next"]
+
+
+async def test_a_replica_without_guard_has_no_log(
+    client: httpx.AsyncClient, gateway: RunningGateway, upstream: ScriptedVllm
+) -> None:
+    """What cannot be asked is said to be so, never shown as empty."""
+    answer = await get(client, gateway, f"/api/admissions/{upstream.url.removeprefix('http://')}")
+
+    assert answer.status_code == 503
+    assert "cannot be asked" in refusal(answer)["message"]
