@@ -21,6 +21,7 @@ const cohorts = new Cohorts((failure) => problem("cohorts", failure));
 const scope = choice(byId("scope"), draw);
 const span = choice(byId("window"), draw);
 let state = null;
+let heard = false;
 let view = "overview";
 let rounds = 0;
 let timer = null;
@@ -37,7 +38,8 @@ function problem(about, failure) {
 function draw() {
   if (!state) return;
   show(byId("main"), true);
-  drawHeadline(state, recent);
+  if (heard) drawHeadline(state, recent);
+  else drawSilence(state);
   if (view !== "overview") return;
   drawRates(state, scope(), recent);
   drawWhy(state, scope());
@@ -80,6 +82,7 @@ async function attempt(about, question) {
 
 async function round() {
   const found = await attempt("state", () => ask(["state"]));
+  heard = found !== null;
   if (!found) {
     byId("live").dataset.level = "bad";
     drawSilence(state);
@@ -147,6 +150,8 @@ function route() {
   draw();
   if (was !== view) {
     window.scrollTo(0, 0);
+    // What the other view could not read is asked for there alone.
+    for (const about of ["latest", "runs", "cohorts"]) problem(about, null);
     askLedger();
   } else if (asked.has("mode")) cohorts.update();
 }

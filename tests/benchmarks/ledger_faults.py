@@ -65,7 +65,7 @@ def faults() -> bool:
     chance = random.Random(4)  # noqa: S311 - places, no secrets
     trials: dict[str, Callable[[Path], Awaitable[Rows]]] = {
         "disk full": lambda path: under_full_disk(path, COUNT, chance.randrange(200)),
-        "write errors": lambda path: under_write_errors(path, COUNT, chance.randrange(4_096, 2_000_000)),
+        "write errors": lambda path: under_write_errors(path, 1000, chance.randrange(100_000)),
         "lost descriptors": lambda path: under_lost_descriptors(path, COUNT),
         "lock contention": lambda path: under_contention(path, COUNT),
     }

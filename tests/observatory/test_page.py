@@ -462,6 +462,8 @@ async def test_an_error_is_shown_and_passes(browser: Browser, observed: RunningG
         await expect(page.locator("#problem")).to_have_text("The gateway failed; its log has the cause.")
         await expect(page.locator("#live")).to_contain_text("last answer")
         await expect(page.locator("#verdict")).to_contain_text("No answer from the gateway; all figures are those of")
+        await page.get_by_label("Clients").check()
+        await expect(page.locator("#headline")).to_have_attribute("data-level", "warn")
         await expect(page.locator("#rates tbody tr").nth(0)).to_contain_text("standard")
         await visit.shoot("error")
         failing = False

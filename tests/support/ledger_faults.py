@@ -190,11 +190,12 @@ class Trial:
 
 
 @contextmanager
-def no_larger_files(limit: int) -> Iterator[None]:
-    """Nothing that this process writes may lie behind so many bytes of a file.
+def no_larger_files(path: Path, room: int) -> Iterator[None]:
+    """No file of this process may grow beyond the ledger's log as it is now, and some ``room`` bytes.
 
-    What does is refused by the system, the rest of a write too, as on a disk that fails.
+    Of a write that crosses that, the system refuses the rest, as a disk does that fails.
     """
+    limit = path.with_name(f"{path.name}-wal").stat().st_size + room
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
@@ -259,13 +260,16 @@ async def under_full_disk(path: Path, count: int, pages: int) -> Rows:
     return trial.rows()
 
 
-async def under_write_errors(path: Path, count: int, limit: int) -> Rows:
-    """Writes beyond a size fail, at once and when the file is opened again; then they work again."""
+async def under_write_errors(path: Path, count: int, room: int) -> Rows:
+    """Writes beyond a size fail, at once and when the file is opened again; then they work again.
+
+    At most 1,000 at a time: SQLite begins its log anew at 4 MiB, and would stay below the size for long.
+    """
     trial = Trial(path)
     async with trial.running():
         await trial.submit(count)
         await trial.settle()
-        with no_larger_files(limit):
+        with no_larger_files(path, room):
             await trial.submit(count)
             await trial.later()
             await trial.submit(count)
