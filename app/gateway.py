@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import orjson
 
-from app.determinism.evidence import NOTHING_ASKED, TOP, Asked, Evidence, ask
+from app.determinism.evidence import NOTHING_ASKED, Asked, Evidence, ask
 from app.determinism.mode import DETERMINISTIC_MODES, Mode
 from app.determinism.plan import Plan, Wish, resolve
 from app.determinism.request import InferenceRequest, edit, parse
@@ -193,13 +193,11 @@ class Gateway:
         return pin(request, plan, salt=request_id, tiny=tiny, keep_priority=keep)
 
     def _evidence(self, ready: "_Ready", lease: Lease) -> Asked:
-        """What is asked of the engine besides the answer. More logprobs than it gives would be an error of ours."""
-        call, wanted = ready.call, self._policy.evidence
+        """What is asked of the engine besides the answer."""
+        call = ready.call
         if ready.plan.mode not in DETERMINISTIC_MODES and call.origin is Origin.CLIENT:
             return NOTHING_ASKED
-        if wanted is Evidence.LOGPROBS and lease.status.max_logprobs < TOP:
-            wanted = Evidence.TOKENS
-        return ask(call.path, ready.request.members, wanted)
+        return ask(call.path, ready.request.members, self._policy.evidence, lease.status.max_logprobs)
 
     def _asking(self, call: Call, request: InferenceRequest, plan: Plan) -> Asking:
         """Who asks. Only exclusive requests stand in a line in which that counts.

@@ -99,7 +99,9 @@ def create_app(settings: Settings) -> Application:
         liken=likeness.offer if likeness is not None else nobody_likens,
     )
     receipts = Receipts(settings.receipts, wall=time.time)  # noqa: TID251 - a receipt shows when its request finished
-    observatory = Observatory(metrics, recorder, receipts, installation_key=state.key, clock=time.monotonic)
+    observatory = Observatory(
+        metrics, recorder, receipts, installation_key=state.key, clock=time.monotonic, recording=settings.recording
+    )
     prober = Prober(timeout=settings.probe_timeout, guard_key=guard_key, api_key=api_key)
     client = UpstreamClient(
         connect=settings.connect_timeout, first_byte=settings.first_byte_timeout, idle=settings.idle_timeout

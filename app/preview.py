@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from app.determinism.mode import Mitigation
+from app.determinism.evidence import ask
+from app.determinism.mode import DETERMINISTIC_MODES, Mitigation
 from app.determinism.plan import Plan, Wish, resolve
 from app.determinism.request import InferenceRequest, parse
 from app.determinism.sampling import Sampling, pin
@@ -20,14 +21,16 @@ _MISSING: Final = object()
 class Preview:
     """A request that was looked at.
 
-    ``changed`` names the members that the engine would get otherwise than written. ``chosen`` is the replica that would
-    take it now, None where ``error`` says why none would. ``reasons`` says what the mitigations rest on there.
+    ``changed`` names the members that the engine would get otherwise than written, and ``asked`` those that the gateway
+    would add on its own account. ``chosen`` is the replica that would take it now, None where ``error`` says why none
+    would. ``reasons`` says what the mitigations rest on there.
     """
 
     path: str
     plan: Plan
     sampling: Sampling
     changed: frozenset[str]
+    asked: frozenset[str]
     prospects: tuple[Prospect, ...]
     chosen: Prospect | None
     reasons: Mapping[Mitigation, str]
@@ -58,11 +61,15 @@ class Previewer:
         chosen: Prospect | None = None
         prospects: tuple[Prospect, ...] = ()
         reasons: Mapping[Mitigation, str] = {}
+        asked: frozenset[str] = frozenset()
         try:
             prospects = self._scheduler.survey(plan)
             slot, _ = self._scheduler.choose(plan, establish=False)
             chosen = next(each for each in prospects if each.replica == slot.replica)
             reasons = {mitigation: slot.status.provides(mitigation).reason for mitigation in plan.mitigations}
+            if plan.mode in DETERMINISTIC_MODES:
+                evidence = ask(request.path, request.members, self._policy.evidence, slot.status.max_logprobs)
+                asked = frozenset(evidence.changes)
         except NotReady as unready:
             error = unready
         pool = self._scheduler.pool(plan)
@@ -71,6 +78,7 @@ class Previewer:
             plan,
             pinned.sampling,
             _changed(request, parse(request.path, pinned.body)),
+            asked,
             prospects,
             chosen,
             reasons,

@@ -43,6 +43,7 @@ class Settings(BaseSettings):
     installation_key_file: Path | None = Field(
         None, description="The installation key for a new state directory; gateways that share a ledger need one key."
     )
+    recording: bool = Field(default=True, description="Look at answers: digests, verdicts, the ledger.")
     ledger: bool = Field(
         default=True, description="Keep cohorts in SQLite under the state directory; off: in memory only."
     )

@@ -43,6 +43,10 @@ class PlannedEdits(BaseModel):
     """Members of the body that would be changed before the engine gets it; absent means that the caller's stay."""
 
     changed: list[str] = Field(examples=[["cache_salt", "seed"]])
+    asked: list[str] = Field(
+        examples=[["logprobs", "return_token_ids"]],
+        description="Members that the gateway adds on its own account; what they yield, it takes out again.",
+    )
     temperature_requested: float | None = Field(description="null: the engine's own default rules.")
     temperature_effective: float | None
     seed: int | None
@@ -149,6 +153,7 @@ def _answer(preview: Preview) -> PlanAnswer:
         ],
         edits=PlannedEdits(
             changed=sorted(preview.changed),
+            asked=sorted(preview.asked),
             temperature_requested=preview.sampling.requested_temperature,
             temperature_effective=preview.sampling.effective_temperature,
             seed=preview.sampling.seed,

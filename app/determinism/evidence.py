@@ -78,8 +78,11 @@ class Asked:
 NOTHING_ASKED: Final = Asked({}, frozenset(), frozenset(), ids=False)
 
 
-def ask(path: str, members: Mapping[str, Any], evidence: Evidence) -> Asked:
-    """What to ask for so that the caller notices nothing; nothing where his own wishes leave no room for it."""
+def ask(path: str, members: Mapping[str, Any], evidence: Evidence, most_logprobs: int = TOP) -> Asked:
+    """What to ask for so that the caller notices nothing; nothing where his own wishes leave no room for it.
+
+    ``most_logprobs`` is what the engine gives at each token: to ask for more would be an error of ours.
+    """
     if evidence is Evidence.NONE or path not in READABLE_PATHS or any(members.get(name) for name in _OTHER_ANSWERS):
         return NOTHING_ASKED
     chat = path == CHAT_PATH
@@ -89,7 +92,7 @@ def ask(path: str, members: Mapping[str, Any], evidence: Evidence) -> Asked:
     if ids:
         changes["return_token_ids"] = True
         blanks |= {"token_ids", "prompt_token_ids"}
-    if evidence is Evidence.LOGPROBS and _no_logprobs(chat=chat, members=members):
+    if evidence is Evidence.LOGPROBS and most_logprobs >= TOP and _no_logprobs(chat=chat, members=members):
         changes |= {"logprobs": True, "top_logprobs": TOP} if chat else {"logprobs": TOP}
         blanks.add("logprobs")
     return Asked(changes, frozenset(blanks & {"prompt_token_ids"}), frozenset(blanks), ids=ids)

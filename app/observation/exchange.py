@@ -61,7 +61,10 @@ _log = logging.getLogger(__name__)
 
 
 class Observatory:
-    """Makes exchanges. ``clock`` gives seconds; ``installation_key`` keys the cohort keys."""
+    """Makes exchanges. ``clock`` gives seconds; ``installation_key`` keys the cohort keys.
+
+    Without ``recording`` requests are counted and timed, and their answers are not looked at.
+    """
 
     def __init__(
         self,
@@ -71,11 +74,13 @@ class Observatory:
         *,
         installation_key: bytes,
         clock: Callable[[], float],
+        recording: bool = True,
     ) -> None:
         self.metrics = metrics
         self.recorder = recorder
         self.receipts = receipts
         self.clock = clock
+        self.recording = recording
         self._keys = CohortKeys(installation_key)
         self._leases: dict[str, LeaseGauges] = {}
 
@@ -119,6 +124,7 @@ class Exchange:
         "_sampling",
         "_started",
         "_status",
+        "_streams",
         "_submitted",
         "_ticket",
         "_waited",
@@ -136,6 +142,7 @@ class Exchange:
         self._plan: Plan | None = None
         self._sampling: Sampling | None = None
         self._watch: StreamWatch | UnaryWatch | None = None
+        self._streams = False
         self._replica = ""
         self._admission = ""
         self._done = _NOTHING_DONE
@@ -184,12 +191,14 @@ class Exchange:
     def watch(self, *, stream: bool) -> None:
         """Look at the body that follows."""
         assert self._request is not None  # noqa: S101 - the order of calls; never depends on input
-        self._watch = StreamWatch(self._request.path) if stream else UnaryWatch(self._request.path)
+        self._streams = stream
+        if self._observatory.recording:
+            self._watch = StreamWatch(self._request.path) if stream else UnaryWatch(self._request.path)
 
     def feed(self, piece: bytes) -> None:
         """Bytes of the body, after they were relayed or, for a unary answer, read."""
         self._pieces += 1
-        if self._pieces == 1 and isinstance(self._watch, StreamWatch):
+        if self._pieces == 1 and self._streams:
             self._first_piece_at = self._observatory.clock()
             if self._origin is Origin.CLIENT:
                 exemplar = {"request_id": self._request_id}
@@ -255,7 +264,7 @@ class Exchange:
             self._bound = metrics.of(self._plan.model or OTHER_MODEL, self._plan.mode)
         self._bound.requests[outcome].inc()
         self._bound.request_seconds.observe(now - self._started, {"request_id": self._request_id})
-        if self._pieces > 1 and isinstance(self._watch, StreamWatch):
+        if self._pieces > 1 and self._streams:
             self._bound.inter_token.observe((now - self._first_piece_at) / (self._pieces - 1))
 
     def keep_receipt(self, outcome: Outcome = Outcome.OK, error: BaseException | None = None) -> None:
@@ -286,7 +295,7 @@ class Exchange:
 
     def _seen_status(self, error: BaseException | None) -> int:
         """The status that the client was sent; 0 where it had gone before one was."""
-        if error is None or isinstance(self._watch, StreamWatch):
+        if error is None or self._streams:
             return self._status
         if isinstance(error, ClientGone):
             return 0

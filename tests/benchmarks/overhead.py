@@ -1,11 +1,13 @@
 """The CPU time that the gateway spends per request and per streamed chunk, next to other proxies in the same run.
 
-    python tests/benchmarks/overhead.py [--stream] [--requests 6000] [--rounds 5] [--beside NAME=PORT ...]
+    python tests/benchmarks/overhead.py [--stream] [--requests 6000] [--rounds 5] [--unrecorded]
+        [--beside NAME=PORT ...]
 
-Starts a minimal upstream on port 9100 and a gateway before it on port 9101; proxies named by --beside must stand before
-port 9100 and listen already (vllm-router waits for its worker, so start it first). The rounds are interleaved over the
-proxies, so that a noisy moment hits them alike; the median is printed with its ratio to the first --beside, or to the
-gateway itself. CPU time is user and system time of the listening process and its children, from /proc. Needs the load
+Starts a minimal upstream on port 9100 and a gateway before it on port 9101; with --unrecorded also one on port 9102
+that does not look at answers. Proxies named by --beside must stand before port 9100 and listen already (vllm-router
+waits for its worker, so start it first). The rounds are interleaved over the proxies, so that a noisy moment hits them
+alike; the median is printed with its ratio to the first --beside, else to the first gateway. CPU time is user and system
+time of the listening process and its children, from /proc. Needs the load
 generator `hey` (Debian package hey) and `ss` (iproute2).
 """
 
@@ -24,10 +26,9 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-UPSTREAM_PORT, GATEWAY_PORT = 9100, 9101
+UPSTREAM_PORT, GATEWAY_PORT, UNRECORDED_PORT = 9100, 9101, 9102
 TOKENS = 200
 CHUNKS = TOKENS + 2  # the tokens, the finish chunk and [DONE]
-SERVE = [sys.executable, "-m", "app.cli", "serve", "--port", str(GATEWAY_PORT)]
 TICKS = os.sysconf("SC_CLK_TCK")
 USAGE = {"prompt_tokens": 200, "completion_tokens": 20, "total_tokens": 220}
 BASE = {"id": "chatcmpl-1", "created": 1, "model": "m"}
@@ -135,33 +136,43 @@ def main() -> None:
     parser.add_argument("--stream", action="store_true")
     parser.add_argument("--requests", type=int, default=6000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--unrecorded", action="store_true")
     parser.add_argument("--beside", action="append", default=[], metavar="NAME=PORT")
     arguments = parser.parse_args()
     requests = 64 if arguments.stream else arguments.requests
     proxies = {name: int(port) for name, _, port in (one.partition("=") for one in arguments.beside)}
+    gateways = ({"unrecorded": UNRECORDED_PORT} if arguments.unrecorded else {}) | {"reprise": GATEWAY_PORT}
     messages = [{"role": "user", "content": "word " * 200}]
     asked = {"model": "m", "messages": messages, "temperature": 0.0, "max_tokens": TOKENS, "seed": 1}
     with tempfile.TemporaryDirectory() as folder:
         body = Path(folder) / "body.json"
         body.write_text(json.dumps({**asked, "stream": arguments.stream}))
-        gateway = subprocess.Popen(
-            [*SERVE, "--state-dir", folder, "--upstream", f"http://127.0.0.1:{UPSTREAM_PORT}"],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stderr=subprocess.DEVNULL,
-        )
+        running = [start(port, Path(folder) / name, recording=name == "reprise") for name, port in gateways.items()]
         try:
-            for port in (*proxies.values(), GATEWAY_PORT):
+            for port in (*proxies.values(), *gateways.values()):
                 wait_for(port, body.read_bytes())
             figures: dict[str, list[float]] = {}
             for round_number in range(arguments.rounds + 1):  # the first warms up
-                for name, port in {**proxies, "reprise": GATEWAY_PORT}.items():
+                for name, port in {**proxies, **gateways}.items():
                     seconds = measure(port, requests, body)
                     if round_number:
                         figures.setdefault(name, []).append(seconds * 1e6 / (CHUNKS if arguments.stream else 1))
         finally:
-            gateway.terminate()
-            gateway.wait(10)
+            for gateway in running:
+                gateway.terminate()
+            for gateway in running:
+                gateway.wait(20)
     show(figures, "us/chunk" if arguments.stream else "us/request")
+
+
+def start(port: int, state: Path, *, recording: bool) -> "subprocess.Popen[bytes]":
+    """A gateway before the upstream."""
+    argv = [sys.executable, "-m", "app.cli", "serve", "--port", str(port), "--state-dir", str(state)]
+    return subprocess.Popen(
+        [*argv, "--upstream", f"http://127.0.0.1:{UPSTREAM_PORT}"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "REPRISE_RECORDING": str(recording).lower()},
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def wait_for(port: int, body: bytes) -> None:
