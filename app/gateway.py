@@ -8,7 +8,9 @@ last. A client that leaves cancels the task that runs `handle`; there is no othe
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Final
 
+import anyio.to_thread
 import orjson
 
 from app.determinism.evidence import NOTHING_ASKED, Asked, Evidence, ask
@@ -37,10 +39,14 @@ from app.upstream.replica import Replica
 from app.upstream.splice import StreamSplice
 from app.upstream.word import GuardsWord
 
+_EVIDENCE_GROWTH: Final = 4
+_LARGE: Final = 256 * 1024
+"""Bytes of an answer whose rewriting would hold the event loop for milliseconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request whose body has been read. ``wish`` is what its headers say of determinism, ``run`` a label."""
+    """One request whose body has been read. ``wish`` is what its headers say of determinism."""
 
     path: str
     body: bytes
@@ -48,7 +54,6 @@ class Call:
     wish: Wish
     request_id: str
     origin: Origin = Origin.CLIENT
-    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +109,9 @@ class Gateway:
         self._observatory = observatory
         self._policy = policy
 
-    def exchange(self, request_id: str, origin: Origin = Origin.CLIENT, run: str | None = None) -> Exchange:
+    def exchange(self, request_id: str, origin: Origin = Origin.CLIENT) -> Exchange:
         """What observation keeps of a request that arrives now; a context manager around `handle`."""
-        return self._observatory.exchange(request_id, origin, run)
+        return self._observatory.exchange(request_id, origin)
 
     async def handle(self, call: Call, reply: Reply, exchange: Exchange) -> None:
         """Answer one call. Raises RepriseError for the caller to tell; see `Reply.fail`."""
@@ -159,9 +164,14 @@ class Gateway:
         self, response: UpstreamResponse, answer: "_Answer", reply: Reply, exchange: Exchange
     ) -> None:
         exchange.watch(stream=False)
-        body = await response.read(self._policy.max_answer_bytes)
+        # Logprobs make an answer some fifty times as long, which the caller did not ask for.
+        limit = self._policy.max_answer_bytes * (_EVIDENCE_GROWTH if answer.asked else 1)
+        body = await response.read(limit)
         exchange.feed(body)
-        body = answer.asked.unary(body)
+        if answer.asked and len(body) > _LARGE:
+            body = await anyio.to_thread.run_sync(answer.asked.unary, body)
+        else:
+            body = answer.asked.unary(body)
         facts = [*answer.facts, *map(_header, exchange.conclude(answer.peak)), (b"content-length", b"%d" % len(body))]
         await reply.start(response.status, to_caller(response.headers, facts))
         await reply.finish(body)
@@ -194,10 +204,13 @@ class Gateway:
 
     def _evidence(self, ready: "_Ready", lease: Lease) -> Asked:
         """What is asked of the engine besides the answer."""
-        call = ready.call
+        call, members = ready.call, ready.request.members
         if ready.plan.mode not in DETERMINISTIC_MODES and call.origin is Origin.CLIENT:
             return NOTHING_ASKED
-        return ask(call.path, ready.request.members, self._policy.evidence, lease.status.max_logprobs)
+        asked = ask(call.path, members, self._policy.evidence, lease.status.max_logprobs)
+        # A member that is there twice is not ours to choose from, nor to complain of.
+        twice = any(call.body.count(b'"%b"' % name.encode()) > 1 for name in asked.changes if name in members)
+        return NOTHING_ASKED if twice else asked
 
     def _asking(self, call: Call, request: InferenceRequest, plan: Plan) -> Asking:
         """Who asks. Only exclusive requests stand in a line in which that counts.

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 import anyio
@@ -26,7 +27,7 @@ from app.asgi import Receive, Scope, Send
 from app.determinism.output import Output
 from app.determinism.semantic import SemanticUnavailable, load_embedder
 from app.gateway import Gateway, Policy
-from app.measuring.canaries import bundled, parse
+from app.measuring.canaries import Canary, CanaryError, bundled, parse
 from app.measuring.schedule import Schedule
 from app.measuring.sender import Sender
 from app.measuring.shadows import Shadows
@@ -80,7 +81,7 @@ def create_app(settings: Settings) -> Application:
     Raises OSError where the state directory, a file or a hook cannot be used, and CanaryError.
     """
     keep_text = Texts(settings.text_bytes, _hook(settings.redactor)) if settings.keep_texts else _nothing
-    canaries = bundled() if settings.canaries is None else parse(settings.canaries.read_text(), str(settings.canaries))
+    canaries = bundled() if settings.canaries is None else _canaries(settings.canaries)
     api_key, guard_key = settings.read_upstream_api_key(), settings.read_guard_key()
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -172,6 +173,13 @@ def create_app(settings: Settings) -> Application:
         shadows=shadows,
     )
     return Application(inference, operations, retire=scheduler.retire)
+
+
+def _canaries(path: Path) -> tuple[Canary, ...]:
+    try:
+        return parse(path.read_text(), str(path))
+    except UnicodeDecodeError as exc:
+        raise CanaryError(f"{path} is not UTF-8: {exc.reason} at byte {exc.start}") from exc
 
 
 def _facts(settings: Settings, ledger: str) -> Mapping[str, Any]:

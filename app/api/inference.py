@@ -67,13 +67,13 @@ class InferenceApp:
         abort = leaving["abort"] if leaving is not None else None
         reply = Reply(send, echo, patience=self._write_timeout, on_stall=abort)
         try:
-            run = read_run(headers)
-            with self._gateway.exchange(request_id, run=run) as exchange:
+            with self._gateway.exchange(request_id) as exchange:
+                exchange.labelled(read_run(headers))
                 wish = read_wish(scope, headers)
                 async with self._presence(scope, receive, reply) as client:
                     body = await self._read_body(headers, receive)
                     client.body_arrived()
-                    call = Call(scope["path"], body, headers, wish, request_id, run=run)
+                    call = Call(scope["path"], body, headers, wish, request_id)
                     await self._gateway.handle(call, reply, exchange)
                 if self._shadows is not None and (mode := exchange.repeatable_mode) is not None:
                     self._shadows.offer(call, mode)
@@ -169,9 +169,12 @@ def read_wish(scope: Scope, headers: tuple[Header, ...]) -> Wish:
 
 def read_run(headers: tuple[Header, ...]) -> str | None:
     """The label of the run that a request belongs to. Raises InvalidRequest for what is no label."""
-    given = _first(headers, RUN)
-    if given is None:
+    labels = {value for name, value in headers if name == RUN}
+    if not labels:
         return None
+    given = labels.pop()
+    if labels:
+        raise InvalidRequest(f"The header '{RUN.decode()}' is given twice.", param=RUN.decode())
     if not _LABEL.fullmatch(given):
         raise InvalidRequest(
             f"'{RUN.decode()}' takes 1 to 64 letters, digits, dots, dashes and underscores.", param=RUN.decode()

@@ -35,6 +35,8 @@ EVERY_ORIGIN: Final = "all"
 """The origin of the page's sums over clients, canaries and shadows."""
 
 _MOST: Final = 500
+_LARGEST: Final = 2**63 - 1
+_FORWARDING: Final = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"})
 _PAGE: Final = 1000
 _SECURITY: Final[Mapping[str, str]] = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -63,8 +65,7 @@ class Gatekeeper:
     def __call__(self, request: Request) -> None:
         """Raises Unauthorized and Forbidden."""
         if self._key is None:
-            # A name that leads here may be a proxy's, or a hostile page's that was pointed at this machine.
-            if not (self._alone and _is_loopback(request.url.hostname or "")):
+            if not (self._alone and _is_from_here(request)):
                 raise Forbidden(
                     "The observatory has no key, so it is shown to this machine alone: set REPRISE_OBSERVATORY_KEY, "
                     "or listen on 127.0.0.1 and open it by that address."
@@ -131,14 +132,14 @@ def _add_state(router: APIRouter, page: Page) -> None:
         )
 
     @router.get("/api/timeline", summary="What the probes saw of each replica's gate since a moment.")
-    async def timeline(since: float = 0.0) -> Response:
+    async def timeline(since: Annotated[float, Query(allow_inf_nan=False)] = 0.0) -> Response:
         names = [replica.name for replica in page.scheduler.slots]
         return _json({name: [asdict(sample) for sample in page.history.since(name, since)] for name in names})
 
     @router.get("/api/admissions/{replica}", summary="Who was admitted on a replica, by its guard's log.")
     async def admitted(
         replica: str,
-        after: Annotated[int, Query(ge=0)] = 0,
+        after: Annotated[int, Query(ge=0, le=_LARGEST)] = 0,
         exclusive: bool = False,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Response:
         if replica not in {known.name for known in page.scheduler.slots}:
@@ -156,7 +157,7 @@ def _add_cohorts(router: APIRouter, page: Page) -> None:
     @router.get("/api/cohorts", summary="The cohorts seen last.")
     async def cohorts(
         limit: Annotated[int, Query(ge=1, le=_MOST)] = 50,
-        before: float | None = None,
+        before: Annotated[float | None, Query(allow_inf_nan=False)] = None,
         mode: str | None = None,
         diverged: bool = False,  # noqa: FBT001, FBT002 - a query parameter
     ) -> Response:
@@ -193,7 +194,9 @@ def _add_runs(router: APIRouter, page: Page) -> None:
 
     @router.get("/api/runs/{label}", summary="The answers of a run, in order.")
     async def run(
-        label: str, after: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=_PAGE)] = _PAGE
+        label: str,
+        after: Annotated[int, Query(ge=0, le=_LARGEST)] = 0,
+        limit: Annotated[int, Query(ge=1, le=_PAGE)] = _PAGE,
     ) -> Response:
         found = await page.ask(lambda store: store.run(label, after=after, limit=limit))
         return _json({"label": label, "answers": [asdict(each) | {"cohort": each.cohort._asdict()} for each in found]})
@@ -278,6 +281,17 @@ def _credentials(header: str) -> bytes | None:
         return base64.b64decode(value, validate=True).partition(b":")[2]
     except ValueError:
         return None
+
+
+def _is_from_here(request: Request) -> bool:
+    """Whether a request was written on this machine, as far as it tells.
+
+    A name that leads here may be a proxy's, or a hostile page's that was pointed at this machine; and a proxy on this
+    machine speaks for the others.
+    """
+    named = request.headers.get("host", "").rpartition("@")[2]
+    host = named.partition("]")[0].removeprefix("[") if named.startswith("[") else named.partition(":")[0]
+    return _is_loopback(host) and not _FORWARDING & set(request.headers)
 
 
 def _is_loopback(host: str) -> bool:

@@ -38,12 +38,15 @@ class Evidence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked for one request: ``changes`` to its members, and the members of the answer to blank again."""
+    """What was asked for one request: ``changes`` to its members, and the members of the answer to blank again.
+
+    ``ids_alone``: the caller asked for neither token ids nor logprobs, so no chunk is his that carries nothing else.
+    """
 
     changes: Mapping[str, Any]
     top: frozenset[str]
     choice: frozenset[str]
-    ids: bool
+    ids_alone: bool
 
     def __bool__(self) -> bool:
         return bool(self.changes)
@@ -67,7 +70,7 @@ class Asked:
         kept: list[bytes] = []
         for event in piece.split(_END):
             if event.startswith(_DATA + b"{"):
-                if self.ids and _EMPTY_DELTA in event and _UNFINISHED in event:
+                if self.ids_alone and _EMPTY_DELTA in event and _UNFINISHED in event:
                     continue
                 kept.append(_DATA + self.unary(event[len(_DATA) :]))
             else:
@@ -75,7 +78,7 @@ class Asked:
         return _END.join(kept)
 
 
-NOTHING_ASKED: Final = Asked({}, frozenset(), frozenset(), ids=False)
+NOTHING_ASKED: Final = Asked({}, frozenset(), frozenset(), ids_alone=False)
 
 
 def ask(path: str, members: Mapping[str, Any], evidence: Evidence, most_logprobs: int = TOP) -> Asked:
@@ -95,7 +98,12 @@ def ask(path: str, members: Mapping[str, Any], evidence: Evidence, most_logprobs
     if evidence is Evidence.LOGPROBS and most_logprobs >= TOP and _no_logprobs(chat=chat, members=members):
         changes |= {"logprobs": True, "top_logprobs": TOP} if chat else {"logprobs": TOP}
         blanks.add("logprobs")
-    return Asked(changes, frozenset(blanks & {"prompt_token_ids"}), frozenset(blanks), ids=ids)
+    return Asked(
+        changes,
+        frozenset(blanks & {"prompt_token_ids"}),
+        frozenset(blanks),
+        ids_alone=ids and not members.get("logprobs"),
+    )
 
 
 def _no_logprobs(*, chat: bool, members: Mapping[str, Any]) -> bool:

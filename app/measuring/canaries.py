@@ -12,10 +12,12 @@ from importlib.resources import files
 from typing import Any, Final
 
 from app.determinism.output import CHAT_PATH, TEXT_PATH
+from app.determinism.request import parse as read
+from app.errors import InvalidRequest
 
 DEFAULTS: Final[Mapping[str, Any]] = {"temperature": 0, "max_tokens": 48}
 
-_OURS: Final = ("model", "stream", "determinism")
+_OURS: Final = ("model", "stream", "stream_options", "determinism")
 _BUNDLED: Final = "canaries.jsonl"
 
 
@@ -47,7 +49,7 @@ def parse(text: str, name: str) -> tuple[Canary, ...]:
     """The canaries of a file. Raises CanaryError naming file and line."""
     found = [
         _canary(line, f"{name}, line {number}")
-        for number, line in enumerate(text.splitlines(), 1)
+        for number, line in enumerate(text.split("\n"), 1)
         if line.strip() and not line.lstrip().startswith("#")
     ]
     if not found:
@@ -57,15 +59,18 @@ def parse(text: str, name: str) -> tuple[Canary, ...]:
 
 def _canary(line: str, where: str) -> Canary:
     try:
-        members = json.loads(line)
-    except ValueError as exc:
-        raise CanaryError(f"{where}: not JSON ({exc})") from exc
-    if not isinstance(members, dict):
-        raise CanaryError(f"{where}: a canary is a JSON object")
+        members = dict(read(CHAT_PATH, line.encode()).members)
+    except (InvalidRequest, UnicodeEncodeError) as exc:
+        raise CanaryError(f"{where}: {getattr(exc, 'message', exc)}") from exc
     for member in _OURS:
         if member in members:
             raise CanaryError(f"{where}: '{member}' is the gateway's to set")
-    chat, text = isinstance(members.get("messages"), list), "prompt" in members
-    if chat == text:
-        raise CanaryError(f"{where}: a canary has either 'messages' (a list) or 'prompt'")
-    return Canary(CHAT_PATH if chat else TEXT_PATH, {**DEFAULTS, **members})
+    messages, prompt = members.get("messages"), members.get("prompt")
+    if not (isinstance(messages, list) and messages) and not (isinstance(prompt, str | list) and prompt):
+        raise CanaryError(f"{where}: a canary has 'messages' (a list) or a 'prompt'")
+    if messages is not None and prompt is not None:
+        raise CanaryError(f"{where}: a canary has either 'messages' or 'prompt'")
+    members = {**DEFAULTS, **members}
+    if members["temperature"] != 0 and members.get("seed") is None:
+        raise CanaryError(f"{where}: what samples without a 'seed' differs by design")
+    return Canary(TEXT_PATH if messages is None else CHAT_PATH, members)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 import anyio
 
@@ -11,6 +12,9 @@ from app.gateway import Call
 from app.measuring.canaries import Canary
 from app.measuring.sender import Sender
 from app.observation.store import Origin
+from app.reply import Header
+
+_JSON: Final[tuple[Header, ...]] = ((b"content-type", b"application/json"),)
 
 
 class Schedule:
@@ -42,5 +46,5 @@ class Schedule:
             await self._sleep(self._interval)
             for model in self._served():
                 await self._sender.send(
-                    Call(canary.path, canary.body(model), (), Wish(mode=mode), "", origin=Origin.CANARY)
+                    Call(canary.path, canary.body(model), _JSON, Wish(mode=mode), "", origin=Origin.CANARY)
                 )

@@ -40,7 +40,7 @@ class Shadows:
         if not self._rate or mode not in SHADOWED or self._chance() >= self._rate:
             return
         try:
-            self._queue.put_nowait(replace(call, origin=Origin.SHADOW, run=None))
+            self._queue.put_nowait(replace(call, origin=Origin.SHADOW))
         except asyncio.QueueFull:
             self._dropped()
 

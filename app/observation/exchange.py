@@ -84,9 +84,9 @@ class Observatory:
         self._keys = CohortKeys(installation_key)
         self._leases: dict[str, LeaseGauges] = {}
 
-    def exchange(self, request_id: str, origin: Origin = Origin.CLIENT, run: str | None = None) -> "Exchange":
-        """The exchange of a request that arrives now; use it as a context manager. ``run`` is its caller's label."""
-        return Exchange(self, request_id, origin, run)
+    def exchange(self, request_id: str, origin: Origin = Origin.CLIENT) -> "Exchange":
+        """The exchange of a request that arrives now; use it as a context manager."""
+        return Exchange(self, request_id, origin)
 
     def leases(self, replica: str, admission: str) -> Gauge:
         """The gauge of the leases on a replica."""
@@ -131,11 +131,11 @@ class Exchange:
         "_watch",
     )
 
-    def __init__(self, observatory: Observatory, request_id: str, origin: Origin, run: str | None) -> None:
+    def __init__(self, observatory: Observatory, request_id: str, origin: Origin) -> None:
         self._observatory = observatory
         self._request_id = request_id
         self._origin = origin
-        self._run = run
+        self._run: str | None = None
         self._started = observatory.clock()
         self._bound: BoundMetrics = observatory.metrics.of(OTHER_MODEL, UNKNOWN)
         self._request: InferenceRequest | None = None
@@ -151,7 +151,7 @@ class Exchange:
         self._cohort_key: str | None = None
         self._status = 0
         self._waited = 0.0
-        self._first_piece_at = 0.0
+        self._first_piece_at = self._last_piece_at = 0.0
         self._pieces = 0
         self._submitted = False
         self._comparable = False
@@ -161,6 +161,10 @@ class Exchange:
     def repeatable_mode(self) -> Mode | None:
         """The mode of an answer that could be compared; None where it could not be, or there is none."""
         return self._plan.mode if self._plan is not None and self._comparable else None
+
+    def labelled(self, run: str | None) -> None:
+        """The run that the request belongs to."""
+        self._run = run
 
     def planned(self, request: InferenceRequest, plan: Plan, sampling: Sampling) -> None:
         """What will be done for the request."""
@@ -198,8 +202,9 @@ class Exchange:
     def feed(self, piece: bytes) -> None:
         """Bytes of the body, after they were relayed or, for a unary answer, read."""
         self._pieces += 1
+        self._last_piece_at = self._observatory.clock()
         if self._pieces == 1 and self._streams:
-            self._first_piece_at = self._observatory.clock()
+            self._first_piece_at = self._last_piece_at
             if self._origin is Origin.CLIENT:
                 exemplar = {"request_id": self._request_id}
                 self._bound.time_to_first_token.observe(self._first_piece_at - self._started, exemplar)
@@ -211,7 +216,8 @@ class Exchange:
         self._peak = peak if peak is not None else self._peak
         facts: list[tuple[str, object]] = []
         if self._peak is not None:
-            self._bound.coresident_peak.observe(self._peak)
+            if self._origin is Origin.CLIENT:
+                self._bound.coresident_peak.observe(self._peak)
             facts.append(("coresident_peak", self._peak))
         if self._status < _ERRORS:
             # How long a request waited that its replica then refused, the gateway was not told.
@@ -231,7 +237,8 @@ class Exchange:
             return []
         if output is None:
             return [("verdict", verdict)]
-        self._bound.output_tokens.inc(output.tokens if output.tokens is not None else self._pieces)
+        if self._origin is Origin.CLIENT:
+            self._bound.output_tokens.inc(output.tokens if output.tokens is not None else self._pieces)
         self._output = output.digest
         return [("output", output.digest), ("verdict", verdict)]
 
@@ -265,7 +272,7 @@ class Exchange:
         self._bound.requests[outcome].inc()
         self._bound.request_seconds.observe(now - self._started, {"request_id": self._request_id})
         if self._pieces > 1 and self._streams:
-            self._bound.inter_token.observe((now - self._first_piece_at) / (self._pieces - 1))
+            self._bound.inter_token.observe((self._last_piece_at - self._first_piece_at) / (self._pieces - 1))
 
     def keep_receipt(self, outcome: Outcome = Outcome.OK, error: BaseException | None = None) -> None:
         """Keep what a receipt of the request would state now; again, where its end was another one."""

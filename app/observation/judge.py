@@ -74,6 +74,16 @@ class Judge:
             _tell(cohort.reference, observation, output, finding)
         return finding
 
+    def second(self, reference: Reference, observation: Observation, output: Output) -> None:
+        """Count an answer that came second to a reference of another gateway, and differs from it."""
+        counted = self._metrics.of(observation.model, observation.mode).compared[observation.origin]
+        finding = self._find(reference, None, _NOTHING, observation, output)
+        counted.comparisons[Verdict.DIVERGED].inc()
+        counted.divergences[finding.cause].inc(exemplar={"request_id": observation.request_id})
+        counted.closeness[Closeness.UNKNOWN].inc()
+        if observation.mode in DETERMINISTIC_MODES:
+            _tell(reference, observation, output, finding)
+
     def _find(
         self,
         known: Reference,

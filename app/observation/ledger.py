@@ -24,6 +24,7 @@ from app.observation.store import (
     Observation,
     Reference,
     Sighting,
+    Specimen,
     Store,
     StoreError,
 )
@@ -38,6 +39,7 @@ FIRST_RETRY_SECONDS: Final = 1.0
 LAST_RETRY_SECONDS: Final = 60.0
 _COHORT_WEIGHT: Final = 2048
 _OUTPUT_SHARE: Final = 16
+_MOST_OWED: Final = 1000
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +90,8 @@ class Ledger:
         self._bytes = 0
         self._batch: list[Sighting] = []
         self._batched: set[CohortId] = set()
+        self._firsts: dict[CohortId, tuple[Observation, Output]] = {}
+        self._owed: dict[tuple[CohortId, str], Specimen] = {}
         self._store: Store | None = None
         self._retry_at = 0.0
         self._retry_after = FIRST_RETRY_SECONDS
@@ -104,17 +108,20 @@ class Ledger:
             reference = Reference.of(observation, output)
             entry = _Entry(Cohort(cohort_id, observation.model, reference, CohortCounts(), now, now))
             self._remember(entry)
+            self._firsts[cohort_id] = (observation, output)
         else:
             self._entries.move_to_end(cohort_id)
             verdict = Verdict.MATCH if output.digest == entry.cohort.reference.digest else Verdict.DIVERGED
         cohort = entry.cohort
         slot = cohort.counts.slot(output.digest)
         finding = None
+        kept: Specimen | None
         if verdict is not None:
             finding = self._judge.judge(cohort, entry.output, observation, output, verdict)
-        kept = None
         if slot not in cohort.counts.outputs and slot != OTHER_OUTPUTS:
             kept = specimen(observation, output, finding, now, self._keep(output))
+        else:
+            kept = self._owed.pop((cohort_id, slot), None)
         cohort.counts.add(slot, verdict)
         cohort.last_seen = now
         if entry.output is None and output.digest == cohort.reference.digest:
@@ -135,9 +142,14 @@ class Ledger:
         self._batch.append(sighting)
         self._evict()
 
+    def attend(self) -> None:
+        """Open the store, if it is not and if it is time to try."""
+        self._reach()
+
     def commit(self) -> None:
         """Write the batch; what cannot be written is dropped and counted."""
         batch, self._batch = self._batch, []
+        firsts, self._firsts = self._firsts, {}
         self._batched.clear()
         if not batch or self._open_store is None:
             return
@@ -145,10 +157,12 @@ class Ledger:
             store = self._reach()
             if store is None:
                 self._metrics.dropped(Drop.STORE_UNAVAILABLE, len(batch))
+                self._owe(batch)
                 return
             others = store.record(batch)
         except StoreError as error:
             self._metrics.dropped(Drop.STORE_ERROR, len(batch))
+            self._owe(batch)
             self._lose(error)
             return
         except Exception:
@@ -156,7 +170,7 @@ class Ledger:
             raise
         self._metrics.written(len(batch))
         for cohort_id, reference in others.items():
-            self._adopt(cohort_id, reference)
+            self._adopt(cohort_id, reference, firsts.get(cohort_id))
         self._retry_after = FIRST_RETRY_SECONDS
         self._unpruned += len(batch)
         if self._unpruned >= PRUNE_EVERY or self._monotonic() >= self._prune_at:
@@ -180,8 +194,19 @@ class Ledger:
             self._lose(error)
             raise
 
-    def _adopt(self, cohort_id: CohortId, reference: Reference) -> None:
-        """Take over the reference of another gateway, which was first; repeats are compared with that from now on."""
+    def _owe(self, batch: list[Sighting]) -> None:
+        """Remember the specimens of a batch that was lost: each comes with the next sighting of its output."""
+        for sighting in batch:
+            if sighting.specimen is not None and len(self._owed) < _MOST_OWED:
+                self._owed[sighting.cohort, sighting.output] = sighting.specimen
+
+    def _adopt(self, cohort_id: CohortId, reference: Reference, first: tuple[Observation, Output] | None) -> None:
+        """Take over the reference of another gateway, which was first; repeats are compared with that from now on.
+
+        ``first`` is the answer that was taken for the reference here: now it is a repeat, and it differs.
+        """
+        if first is not None:
+            self._judge.second(reference, *first)
         entry = self._entries.get(cohort_id)
         if entry is None or entry.cohort.reference.digest == reference.digest:
             return

@@ -33,6 +33,9 @@ PENDING: Final = "pending"
 
 _BATCH: Final = 256
 
+ATTEND_SECONDS: Final = 5.0
+"""How long an idle writer leaves its store alone: then it looks whether one that was away is back."""
+
 _OFFER_EVERY: Final = 32
 """Observations (some 6 us each) between two offers; without any, the loop could wait for 5 ms, the switch interval."""
 
@@ -136,6 +139,8 @@ class Recorder:
         ):
             self._metrics.dropped(Drop.QUEUE_FULL)
             self._metrics.skipped(Skip.LEDGER_FULL)
+            compared = self._metrics.of(observation.model, observation.mode).compared[observation.origin]
+            compared.comparisons[Verdict.INCOMPARABLE].inc()
         else:
             self._bytes_in += weight
             self._submitted += 1
@@ -158,6 +163,8 @@ class Recorder:
         asked: Future[Answer] = Future()
 
         def answer() -> None:
+            if not asked.set_running_or_notify_cancel():
+                return  # whoever asked has gone
             try:
                 asked.set_result(self._ledger.ask(question))
             except Exception as error:  # noqa: BLE001 - whoever asked is told
@@ -192,8 +199,11 @@ class Recorder:
         await asyncio.to_thread(self._thread.join, self._limits.close_deadline)
         if self._thread.is_alive():
             self._abandoned = True
-            left = self._submitted - self._processed
+            left = 0
+            while self._take() is not None:
+                left += 1
             self._metrics.dropped(Drop.SHUTDOWN, left)
+            # What is being written now will be written, or is lost with the process; nobody is left to count it.
             _log.warning("the recorder did not finish within its deadline; %d observations are lost", left)
 
     def _hurry(self) -> None:
@@ -204,9 +214,22 @@ class Recorder:
         with self._progress:
             return self._progress.wait_for(lambda: self._processed >= target, seconds)
 
+    def _take(self) -> tuple[Observation, Output] | None:
+        """The next observation that waits; None where none does. Two threads may ask, and each gets its own."""
+        try:
+            observation, output, weight = self._queue.popleft()
+        except IndexError:
+            return None
+        self._bytes_out += weight
+        return observation, output
+
     def _run(self) -> None:
+        # Opened before there is anything to write, so that a store that cannot be is known from the start.
+        self._safely(self._ledger.attend)
         while True:
-            self._wake.wait()
+            if not self._wake.wait(ATTEND_SECONDS):
+                self._safely(self._ledger.attend)
+                continue
             self._urgent.wait(self._limits.linger)
             # Cleared before the queue is read: what is appended later sets it again.
             self._wake.clear()
@@ -214,10 +237,18 @@ class Recorder:
             stopping = self._stopping
             self._drain()
             while self._questions:
-                self._questions.popleft()()
+                self._safely(self._questions.popleft())
             if stopping or self._abandoned:
                 break
         self._ledger.close()
+
+    @staticmethod
+    def _safely(work: Callable[[], None]) -> None:
+        """Do something that must not end the writer, whatever it raises."""
+        try:
+            work()
+        except Exception:  # noqa: BLE001 - see above; it is logged
+            _log.exception("the recorder's thread met a fault")
 
     def _drain(self) -> None:
         # What arrives meanwhile waits for the next turn: chasing a queue that is being filled would mean a transaction,
@@ -225,12 +256,10 @@ class Recorder:
         left = len(self._queue)
         while left and not self._abandoned:
             taken = 0
-            while taken < min(left, _BATCH):
-                observation, output, weight = self._queue.popleft()
-                self._bytes_out += weight
+            while taken < min(left, _BATCH) and (waiting := self._take()) is not None:
                 taken += 1
                 try:
-                    self._ledger.observe(observation, output)
+                    self._ledger.observe(*waiting)
                 except Exception:  # noqa: BLE001 - a fault must not end the writer; it is logged and counted
                     _log.exception("an observation could not be recorded")
                     self._metrics.dropped(Drop.INTERNAL_ERROR)
@@ -240,7 +269,7 @@ class Recorder:
                 self._ledger.commit()
             except Exception:  # noqa: BLE001 - as above, for a store that breaks its protocol; the ledger has counted it
                 _log.exception("a batch of observations could not be written")
-            left -= taken
+            left = left - taken if taken else 0
             with self._progress:
                 self._processed += taken
                 self._progress.notify_all()

@@ -17,8 +17,14 @@ Redact = Callable[[str], str]
 MASK: Final = "[redacted]"
 
 _SECRETS: Final = re.compile(
-    r"""\b(?:
-        sk-[A-Za-z0-9_-]{16,}            # OpenAI, Anthropic and those who copied them
+    r"""(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf]))(?:
+        sk[-_][A-Za-z0-9_-]{16,}         # OpenAI, Anthropic, Stripe and those who copied them
+      | AIza[A-Za-z0-9_-]{30,}           # Google
+      | glpat-[A-Za-z0-9_-]{16,}
+      | npm_[A-Za-z0-9]{30,}
+      | xapp-[A-Za-z0-9-]{10,}
+      | Bearer\ [A-Za-z0-9._~+/-]{16,}=*
+      | (?:aws_secret_access_key|api_key|password)["']?\ *[=:]\ *["']?[^\s"',;]{8,}
       | (?:gh[pousr]|github_pat)_[A-Za-z0-9_]{20,}
       | hf_[A-Za-z0-9]{20,}
       | (?:AKIA|ASIA)[A-Z0-9]{16}        # AWS
@@ -51,9 +57,10 @@ class Texts:
         """The text to keep of an output; None for nothing."""
         each = max(self._limit // max(len(output.choices), 1), 1)
         try:
-            return json.dumps([_cut(self._redact(choice.flow), each) for choice in output.choices])
-        except Exception:  # noqa: BLE001 - the operator's hook may raise anything; it is logged
-            _log.exception("the redaction hook failed; the text of output %s is not kept", output.digest)
+            return json.dumps([_cut(self._redact(choice.flow), each) for choice in output.choices], ensure_ascii=False)
+        except Exception as error:  # noqa: BLE001 - the operator's hook may raise anything
+            # Its kind alone: the message may hold the text.
+            _log.error("the redaction hook failed (%s); %s is not kept", type(error).__name__, output.digest)
             return None
 
 

@@ -6,8 +6,8 @@
 Starts a minimal upstream on port 9100 and a gateway before it on port 9101; with --unrecorded also one on port 9102
 that does not look at answers. Proxies named by --beside must stand before port 9100 and listen already (vllm-router
 waits for its worker, so start it first). The rounds are interleaved over the proxies, so that a noisy moment hits them
-alike; the median is printed with its ratio to the first --beside, else to the first gateway. CPU time is user and system
-time of the listening process and its children, from /proc. Needs the load
+alike; the median is printed with its ratio to the first --beside, else to the first gateway. CPU time is user and
+system time of the listening process and its children, from /proc. Needs the load
 generator `hey` (Debian package hey) and `ss` (iproute2).
 """
 

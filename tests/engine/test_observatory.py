@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -125,6 +126,21 @@ def assert_histogram(page: Any, name: str, values: list[float | int | None], **l
     for edge in edges:
         within = sum(value <= float(edge) for value in known)
         assert counted(page, f"{name}_bucket", le=edge, **labels) == within, (name, edge)
+
+
+def test_canaries_are_answered(engine: Engine, tmp_path: Path) -> None:
+    """By a real vLLM, in each of their modes: it is particular about what a request looks like."""
+    port = free_port()
+    argv = [sys.executable, "-m", "app.cli", "serve", "--port", str(port), "--upstream", engine.url]
+    environment = {"REPRISE_GUARD_KEY": engine.guard_key, "REPRISE_CANARY_INTERVAL": "0.1"}
+    url = f"http://127.0.0.1:{port}"
+    with running([*argv, "--state-dir", str(tmp_path / "state")], tmp_path / "log", **environment) as check:
+        wait_for(f"{url}/readyz", {}, check)
+        for mode in ("standard", "seeded", "isolated"):
+            while not counted(samples(url), "reprise_canary_requests_total", mode=mode, outcome="ok"):
+                check()
+        page = samples(url)
+    assert counted(page, "reprise_canary_requests_total", outcome="invalid") == 0
 
 
 def test_isolated_is_zero_of_n(gateway: str) -> None:

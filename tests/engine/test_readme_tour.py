@@ -39,7 +39,7 @@ def test_the_tour(gateway_url: str, tmp_path: Path) -> None:
     assert printed[1].count('"text":') == 2
     assert [line.split()[0] for line in printed[2].splitlines()] == ["1", "1", "1"]
     assert "match" in printed[2]
-    assert 'mode="isolated",model="smollm2",verdict="match"' in printed[3]
+    assert 'mode="isolated",model="smollm2",origin="client",verdict="match"' in printed[3]
     assert json.loads(printed[4])["would_be_served"] is True
     assert printed[5].startswith("valid")
     assert "co-resident peak 1" in printed[5]

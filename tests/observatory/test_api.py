@@ -33,6 +33,19 @@ def refusal(answer: httpx.Response) -> dict[str, Any]:
     return dict(error)
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [{"x-forwarded-for": "203.0.113.9"}, {"forwarded": "for=203.0.113.9"}, {"via": "1.1 proxy"}, {"host": ""}],
+)
+async def test_without_a_key_a_proxy_on_this_machine_is_refused(
+    client: httpx.AsyncClient, gateway: RunningGateway, headers: dict[str, str]
+) -> None:
+    """It speaks for people elsewhere, whatever name it calls the gateway by."""
+    assert (await get(client, gateway, "/api/state")).status_code == 200
+    answer = await client.get(address(gateway, "/api/state"), headers=headers)
+    assert (answer.status_code, refusal(answer)["code"]) == (403, "forbidden")
+
+
 @pytest.mark.parametrize("path", ["", "/main.js", "/api/state", "/api/cohorts", "/api/runs", "/api/timeline"])
 async def test_everything_needs_the_key(
     path: str, client: httpx.AsyncClient, upstream: ScriptedVllm, tmp_path: Path
@@ -136,6 +149,9 @@ def test_a_file_of_the_page_fits_into_a_reader(name: str) -> None:
         ("timeline?since=x", "since"),
         ("runs/evening?after=-1", "after"),
         ("admissions/any?after=-1", "after"),
+        ("runs/evening?after=99999999999999999999", "after"),
+        ("cohorts?before=nan", "before"),
+        ("timeline?since=inf", "since"),
     ],
 )
 async def test_a_bad_query_names_its_member(

@@ -101,6 +101,20 @@ def test_a_stream_is_as_if_nobody_had_asked() -> None:
     assert asked.events(got) == want
 
 
+def test_a_chunk_that_carries_what_the_caller_asked_for_stays() -> None:
+    """VLLM sends one without a delta for his logprobs too, where a parser holds the text back."""
+    choice = {"index": 0, "delta": {}, "logprobs": LOGPROBS, "finish_reason": None, "token_ids": [2]}
+    asked = ask(CHAT, {"logprobs": True}, Evidence.LOGPROBS)
+    want = event({"id": "1", "choices": [{**choice, "token_ids": None}]})
+    assert asked.events(event({"id": "1", "choices": [choice]})) == want
+
+
+def test_no_more_is_asked_than_the_engine_gives() -> None:
+    """Its limit of logprobs is known, or taken for none."""
+    for most, members in ((0, ["return_token_ids"]), (1, ["return_token_ids"]), (2, ["return_token_ids", "logprobs"])):
+        assert list(ask(TEXT, {}, Evidence.LOGPROBS, most).changes) == members
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"not json", b"[1]", b'{"error": {"message": "no"}}', b"{", b'{"choices":', b"\xff"]
 )

@@ -20,20 +20,26 @@ def test_the_bundled_ones_are_requests() -> None:
 
 def test_lines_are_requests_and_comments_are_skipped() -> None:
     """What a line says itself rules."""
-    text = '# a comment\n\n{"prompt": "x", "temperature": 0.7, "seed": 1}\n  {"messages": []}\n'
+    text = '# a comment\n\n{"prompt": "x\u2028y", "temperature": 0.7, "seed": 1}\n  {"messages": [{}]}\n'
     first, second = parse(text, "f")
-    assert dict(first.members) == {"temperature": 0.7, "max_tokens": 48, "prompt": "x", "seed": 1}
+    assert dict(first.members) == {"temperature": 0.7, "max_tokens": 48, "prompt": "x\u2028y", "seed": 1}
     assert (first.path, second.path) == ("/v1/completions", "/v1/chat/completions")
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("{", "not JSON"),
-        ("[1]", "a JSON object"),
-        ("{}", "either 'messages'"),
-        ('{"prompt": "a", "messages": []}', "either 'messages'"),
-        ('{"messages": "hello"}', "either 'messages'"),
+        ("{", "not valid JSON"),
+        ('{"prompt": NaN}', "not valid JSON"),
+        ("[1]", "must be a JSON object"),
+        ("[" * 5000, "not valid JSON"),
+        ("{}", "a canary has 'messages'"),
+        ('{"messages": []}', "a canary has 'messages'"),
+        ('{"prompt": null}', "a canary has 'messages'"),
+        ('{"prompt": "a", "messages": [{}]}', "either 'messages' or"),
+        ('{"messages": "hello"}', "a canary has 'messages'"),
+        ('{"prompt": "a", "temperature": 1}', "without a 'seed'"),
+        ('{"prompt": "a", "stream_options": {}}', "'stream_options' is the gateway's"),
         ('{"prompt": "a", "model": "m"}', "'model' is the gateway's"),
         ('{"prompt": "a", "stream": true}', "'stream' is the gateway's"),
         ('{"prompt": "a", "determinism": "isolated"}', "'determinism' is the gateway's"),

@@ -34,7 +34,7 @@ class Sent:
 
 def call(number: int = 0) -> Call:
     """A client's call."""
-    return Call("/v1/completions", b"%d" % number, ((b"authorization", b"Bearer k"),), NO_WISH, "id", run="mine")
+    return Call("/v1/completions", b"%d" % number, ((b"authorization", b"Bearer k"),), NO_WISH, "id")
 
 
 async def test_each_prompt_goes_through_each_mode_at_the_pace() -> None:
@@ -88,7 +88,7 @@ async def test_nothing_is_sent_where_nothing_is_served() -> None:
 
 
 async def test_a_share_of_the_calls_is_asked_once_more() -> None:
-    """By chance, in modes that cost the others nothing, under their own origin and no run."""
+    """By chance, in modes that cost the others nothing, under their own origin."""
     sent, chances = Sent(), iter([0.5, 0.09, 0.1])
     sent.go.set()
     shadows = Shadows(sent, rate=0.1, chance=lambda: next(chances), dropped=lambda: None)  # type: ignore[arg-type]  # as above
@@ -98,7 +98,7 @@ async def test_a_share_of_the_calls_is_asked_once_more() -> None:
             shadows.offer(call(number), mode)
         await anyio.wait_all_tasks_blocked()
         group.cancel_scope.cancel()
-    assert [(each.body, each.origin, each.run) for each in sent.calls] == [(b"1", Origin.SHADOW, None)]
+    assert [(each.body, each.origin) for each in sent.calls] == [(b"1", Origin.SHADOW)]
     assert sent.calls[0].headers == call().headers
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from prometheus_client import CollectorRegistry
 
-from app.determinism.output import Choice, Output
+from app.determinism.output import Blocks, Choice, Output
 from app.observation.ledger import FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS, PRUNE_EVERY, Ledger
 from app.observation.metrics import Metrics
 from app.observation.store import Cohort, CohortCounts, CohortId, Observation, Reference, Sighting, Store, StoreError
@@ -20,6 +20,8 @@ class FakeStore(NothingToRead):
     def __init__(self) -> None:
         self.held: dict[CohortId, Cohort] = {}
         self.batches: list[int] = []
+        self.recorded: list[Sighting] = []
+        self.other: Reference | None = None
         self.broken = self.absent = False
         self.opened = self.pruned = self.loads = 0
         self.closed = True
@@ -51,7 +53,8 @@ class FakeStore(NothingToRead):
         for each in sightings:
             new = Cohort(each.cohort, each.model, each.reference, CohortCounts(), each.at, each.at)
             self.held.setdefault(each.cohort, new).counts.add(each.output, each.verdict)
-        return {}
+        self.recorded += sightings
+        return {} if self.other is None else {each.cohort: self.other for each in sightings}
 
     def prune(self, now: float) -> int:
         """As the protocol; counts its calls."""
@@ -117,6 +120,36 @@ def test_the_first_observation_is_the_reference_and_no_comparison(bench: Bench) 
     bench.see("b")
     assert bench.value("reprise_comparisons_total", verdict="match") == 1
     assert bench.value("reprise_comparisons_total", verdict="diverged") == 1
+
+
+def test_the_specimens_of_a_lost_batch_come_with_the_next_sighting(bench: Bench) -> None:
+    """So that a store that was away for a moment does not lose the circumstances of a reference for ever."""
+    bench.ledger.attend()
+    bench.store.broken = True
+    bench.see("a")
+    bench.ledger.commit()
+    bench.store.broken = False
+    bench.now = 100.0
+    for text in "ab":
+        bench.see(text)
+    bench.ledger.commit()
+    bench.see("a")
+    bench.ledger.commit()
+    kept = [sighting.specimen.digest for sighting in bench.store.recorded if sighting.specimen is not None]
+    assert len(kept) == len(set(kept)) == 2
+
+
+def test_a_first_answer_that_came_second_is_a_divergence(bench: Bench) -> None:
+    """Another gateway had a reference already: this answer differs from it, and so do its repeats."""
+    other = Reference("o-of-the-other", Blocks("characters", (b"",)), "r2", 1, None)
+    bench.store.other = other
+    bench.see("a")
+    bench.ledger.commit()
+    assert bench.value("reprise_comparisons_total", verdict="diverged") == 1
+    assert bench.value("reprise_divergences_total", cause="other_replica") == 1
+    bench.store.other = None
+    bench.see("a")
+    assert bench.value("reprise_comparisons_total", verdict="diverged") == 2
 
 
 def test_agreement_needs_no_reference(bench: Bench) -> None:

@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from anyio import wait_all_tasks_blocked
 from prometheus_client import CollectorRegistry
 
 from app.determinism.output import Choice, Output
 from app.observation.metrics import Metrics
 from app.observation.recorder import PENDING, Limits, Recorder
 from app.observation.sqlite import SqliteStore
-from app.observation.store import Cohort, CohortId, Observation, Reference, Sighting, Store
+from app.observation.store import Cohort, CohortId, Observation, Reference, Sighting, Store, StoreError
+from tests.support.running import start
 from tests.unit.observation.stores import NothingToRead
 
 pytestmark = pytest.mark.anyio
@@ -96,6 +98,45 @@ class Stuck(NothingToRead):
 
     def close(self) -> None:
         """Nothing to let go of."""
+
+
+async def test_a_question_is_answered_by_the_thread_that_owns_the_store(metrics: Metrics, tmp_path: Path) -> None:
+    """What waits to be written is written first."""
+    async with Recorder(metrics, lambda: SqliteStore(tmp_path / "l"), Limits(linger=3600.0)) as recorder:
+        recorder.submit(observation("a"))
+        assert await recorder.ask(lambda store: store.size().cohorts) == 1
+
+
+@pytest.mark.parametrize("patience", [0.01, None])
+async def test_who_asks_may_leave(metrics: Metrics, registry: CollectorRegistry, patience: float | None) -> None:
+    """Too slow, or cancelled: the question is dropped, and the writer goes on."""
+    store = Stuck()
+    async with Recorder(metrics, lambda: store, Limits(linger=0.0)) as recorder:
+        recorder.submit(observation("a"))
+        assert await asyncio.to_thread(store.entered.wait, 30)
+        asking = start(recorder.ask(lambda held: held.size(), timeout=patience or 60.0))
+        if patience is None:
+            await wait_all_tasks_blocked()
+            asking.cancel()
+        await asyncio.wait({asking})
+        assert asking.cancelled() if patience is None else isinstance(asking.exception(), StoreError)
+        store.release.set()
+        recorder.submit(observation("a"))
+        assert await recorder.flush()
+        assert (await recorder.ask(lambda held: held.size())).cohorts == 0
+    assert compared(registry, "match") == 1
+
+
+async def test_a_question_that_fails_is_told_to_who_asked(metrics: Metrics) -> None:
+    """And ends nothing else."""
+    async with Recorder(metrics, Stuck, Limits(linger=0.0)) as recorder:
+
+        def broken(_: Store) -> None:
+            raise RuntimeError("a surprise")
+
+        with pytest.raises(RuntimeError, match="a surprise"):
+            await recorder.ask(broken)
+        assert (await recorder.ask(lambda store: store.size())).cohorts == 0
 
 
 async def test_submit_answers_from_memory(recorder: Recorder) -> None:
@@ -197,7 +238,7 @@ async def test_the_queue_is_bounded_in_bytes_too(metrics: Metrics, registry: Col
 async def test_a_stuck_store_does_not_hold_up_the_end(
     metrics: Metrics, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Closing gives up at its deadline, counts what is lost, and says so."""
+    """Closing gives up at its deadline, and counts what is lost; what the store has in hand is not lost yet."""
     store = Stuck()
     recorder = Recorder(metrics, lambda: store, Limits(linger=0.0, close_deadline=0.05))
     recorder.start()
@@ -207,11 +248,13 @@ async def test_a_stuck_store_does_not_hold_up_the_end(
         recorder.submit(observation())
     with caplog.at_level(logging.WARNING):
         await recorder.close()
-    assert dropped(registry, "shutdown") == 4
-    assert "4 observations are lost" in caplog.text
+    assert dropped(registry, "shutdown") == 3
+    assert "3 observations are lost" in caplog.text
     store.release.set()
     await asyncio.to_thread(recorder._thread.join, 30)
     assert not recorder._thread.is_alive()
+    assert store.recorded == 1
+    assert dropped(registry, "shutdown") == 3
 
 
 async def test_after_the_end_observations_are_dropped(metrics: Metrics, registry: CollectorRegistry) -> None:

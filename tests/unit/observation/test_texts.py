@@ -24,6 +24,14 @@ def output(*texts: str) -> Output:
         "hf_" + "x" * 34,
         "AKIA" + "A1B2" * 4,
         "xoxb-123456789012-abcdef",
+        "xapp-1-A012-3456",
+        "sk_live_abcdefghijklmnop",
+        "AIza" + "Sy" * 17,
+        "glpat-abcdefghij0123456789",
+        "npm_" + "a1" * 18,
+        "Bearer abcdefghijklmnop1234",
+        "aws_secret_access_key=wJalrXUtnFEMIK7MDENG",
+        'api_key": "0123456789abcdef',
         "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJlMTIz",
         PEM.format("BEGIN") + "MIIE" + PEM.format("END"),
         PEM.format("BEGIN") + "cut off",
@@ -40,6 +48,12 @@ def test_what_does_not_is_left_alone(text: str) -> None:
     assert mask_secrets(text) == text
 
 
+@pytest.mark.parametrize("before", ["\\n", "\\t", "_", "é", '"', "(", "="])
+def test_a_key_is_seen_whatever_stands_before_it(before: str) -> None:
+    """The arguments of a tool call hold a line break as two characters."""
+    assert "0123" not in mask_secrets(f"A{before}sk-abcdefghijklmnop0123")
+
+
 def test_each_choice_is_kept_redacted_and_cut() -> None:
     """A list of texts; the limit is shared, and no character is cut in half."""
     keep = Texts(12, str.upper)
@@ -51,9 +65,10 @@ def test_a_hook_that_fails_keeps_nothing(caplog: pytest.LogCaptureFixture) -> No
     """The answer is not kept, which is logged without it."""
 
     def broken(_text: str) -> str:
-        raise RuntimeError("no")
+        raise RuntimeError(f"no: {_text}")
 
     with caplog.at_level(logging.ERROR):
         assert Texts(99, broken)(output("a secret answer")) is None
     assert "redaction hook failed" in caplog.text
     assert "secret answer" not in caplog.text
+    assert "RuntimeError" in caplog.text
