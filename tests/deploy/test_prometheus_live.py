@@ -96,7 +96,8 @@ async def test_the_panels_show_the_traffic(prometheus: RunningPrometheus) -> Non
         < await value(f"{table} (D)", mode="standard", origin="client")
     )
     agreement = "divergence.json: Agreement: verbatim, by edits, by meaning"
-    assert 0 < await value(f"{agreement} (A)") <= await value(f"{agreement} (B)") < 1
+    # The two are sums of the same quotients, added up in another order.
+    assert 0 < await value(f"{agreement} (A)") <= await value(f"{agreement} (B)") + 1e-9 < 1
     assert await prometheus.samples(by_place[f"{agreement} (C)"]) == []  # nobody asked for semantic similarity
     promise = "divergence.json: isolated: of n, below x %"
     assert await value(f"{promise} (A)") == 0

@@ -79,10 +79,12 @@ async def test_a_redis_that_comes_late_is_used(
     url = server.url.replace("redis://", "redis://:hunter2@")
     async with running_gateway(tmp_path, upstream.url, ledger=True, ledger_url=url) as gateway:
         with caplog.at_level(logging.WARNING):
-            await gateway.post(ASK)
             while (await gateway.get("/readyz")).json()["ledger"]["problem"] is None:
-                pass
-        dropped = await gateway.metric('reprise_ledger_dropped_total{reason="store_unavailable"}')
+                pass  # it is known before anything was asked
+            await gateway.post(ASK)
+            dropped = 0.0
+            while not dropped:
+                dropped = await gateway.metric('reprise_ledger_dropped_total{reason="store_unavailable"}')
         server.options = ("--requirepass", "hunter2")
         server.start()
         while await gateway.metric("reprise_ledger_up") == 0:

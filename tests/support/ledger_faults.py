@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -300,9 +300,11 @@ async def under_lost_descriptors(path: Path, count: int) -> Rows:
 async def under_contention(path: Path, count: int) -> Rows:
     """Another process has the file at the start, lets it go, and has it again when a lost store is opened anew."""
     trial = Trial(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    first = ExitStack()
+    first.enter_context(held_by_another(path))  # before the recorder, which opens its store when it starts
     async with trial.running():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with held_by_another(path):
+        with first:
             await trial.submit(count)
             await trial.settle()
             assert trial.value("ledger_dropped_total", reason=Drop.STORE_UNAVAILABLE) == count
