@@ -134,9 +134,10 @@ class Gateway:
             async with leasing as granted:
                 exchange.leased(granted.replica.name, granted.admission, granted.waited, granted.ticket)
                 headers = self._request_headers(ready, granted)
-                body = edit(ready.pinned.body, self._evidence(ready, granted).changes)
+                asked = self._evidence(ready, granted)
+                body = edit(ready.pinned.body, asked.changes)
                 async with self._client.send(granted.replica, ready.call.path, headers, body) as response:
-                    await self._relay(response, granted, ready, reply, exchange)
+                    await self._relay(response, granted, ready, asked, reply, exchange)
         except UpstreamUnavailable:
             self._suspect(leasing.replica)
             if without is None and self._scheduler.another(ready.plan, leasing.replica):
@@ -149,7 +150,13 @@ class Gateway:
         return None
 
     async def _relay(
-        self, response: UpstreamResponse, granted: Lease, ready: "_Ready", reply: Reply, exchange: Exchange
+        self,
+        response: UpstreamResponse,
+        granted: Lease,
+        ready: "_Ready",
+        asked: Asked,
+        reply: Reply,
+        exchange: Exchange,
     ) -> None:
         plan = ready.plan
         lease = granted.confirmed(plan, word := GuardsWord.of(response.headers), response.status)
@@ -158,7 +165,7 @@ class Gateway:
         lease.insist(plan, response.status)
         facts = _facts(plan, ready.pinned.sampling, lease, guard=word.peak is not None)
         relay = self._relay_stream if response.event_stream else self._relay_unary
-        await relay(response, _Answer(facts, lease.peak, self._evidence(ready, granted)), reply, exchange)
+        await relay(response, _Answer(facts, lease.peak, asked), reply, exchange)
 
     async def _relay_unary(
         self, response: UpstreamResponse, answer: "_Answer", reply: Reply, exchange: Exchange

@@ -9,7 +9,7 @@ import hmac
 import ipaddress
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final, TypeVar
 
@@ -18,6 +18,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from app.api.operations import replica_states
+from app.api.receipts import Admissions
 from app.determinism.divergence import NEAR_NATS, TIE_NATS
 from app.determinism.mode import DETERMINISTIC_MODES, REQUESTABLE_MODES
 from app.determinism.statistics import clopper_pearson_upper, rate_text
@@ -48,9 +49,6 @@ _SECURITY: Final[Mapping[str, str]] = {
 
 Assets = Mapping[str, tuple[str, bytes]]
 """Files of the page by name: content type and bytes. The page itself is ``index.html``."""
-
-Admissions = Callable[..., Awaitable[Mapping[str, Any] | None]]
-"""Takes a replica's name and a query to what its guard's log says; None where it could not be asked."""
 
 Answer = TypeVar("Answer")
 
