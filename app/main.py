@@ -118,7 +118,7 @@ def create_app(settings: Settings) -> Application:
     watchdog = _watchdog(settings, prober, scheduler, metrics, history)
     policy = _policy(settings, state.key)
     gateway = Gateway(scheduler, client, observatory, policy, suspect=watchdog.suspect)
-    sender = Sender(gateway)
+    sender = Sender(gateway, retired=lambda: scheduler.retired)
     shadows = Shadows(sender, rate=settings.shadow_rate, chance=random.random, dropped=metrics.shadow_dropped)
     schedule = Schedule(
         sender,

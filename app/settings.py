@@ -55,6 +55,9 @@ class Settings(BaseSettings):
     ledger_seconds: float = Field(
         30 * 86_400.0, gt=0, description="How long the ledger keeps a cohort after it was last seen."
     )
+    ledger_run_answers: int = Field(
+        1_000_000, ge=1, description="Answers of labelled runs in the ledger; the oldest go first."
+    )
     ledger_url: SecretStr | None = Field(
         None,
         description="A Redis (6.2 or later, no cluster) for the ledger, in place of SQLite: redis://[:password@]host[:port][/number].",
@@ -200,7 +203,7 @@ class Settings(BaseSettings):
     @property
     def retention(self) -> Retention:
         """What the ledger keeps."""
-        return Retention(self.ledger_cohorts, self.ledger_bytes, self.ledger_seconds)
+        return Retention(self.ledger_cohorts, self.ledger_bytes, self.ledger_seconds, self.ledger_run_answers)
 
     @property
     def replicas(self) -> tuple[Replica, ...]:

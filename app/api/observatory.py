@@ -26,7 +26,7 @@ from app.errors import Forbidden, NotFound, NotReady, Unauthorized
 from app.observation.history import GateHistory
 from app.observation.metrics import Metrics
 from app.observation.recorder import Recorder
-from app.observation.store import CohortId, Store, StoreError
+from app.observation.store import CohortId, RunEntry, Store, StoreError
 from app.observation.summary import ModeSummary, histogram, modes
 from app.scheduling.scheduler import Scheduler
 from app.scheduling.ticket import Admission
@@ -39,6 +39,9 @@ _MOST: Final = 500
 _LARGEST: Final = 2**63 - 1
 _FORWARDING: Final = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"})
 _PAGE: Final = 1000
+_PAGE_CHARACTERS: Final = 2**20
+"""Characters of kept texts in one page of a run; writing more would hold the event loop for tens of milliseconds."""
+
 _SECURITY: Final[Mapping[str, str]] = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -190,14 +193,24 @@ def _add_runs(router: APIRouter, page: Page) -> None:
         known = await page.ask(lambda store: store.runs())
         return _json({"runs": [{"label": label, "answers": count} for label, count in known]})
 
-    @router.get("/api/runs/{label}", summary="The answers of a run, in order.")
+    @router.get("/api/runs/{label}", summary="The answers of a run, in order; ask on until none comes.")
     async def run(
         label: str,
         after: Annotated[int, Query(ge=0, le=_LARGEST)] = 0,
         limit: Annotated[int, Query(ge=1, le=_PAGE)] = _PAGE,
     ) -> Response:
-        found = await page.ask(lambda store: store.run(label, after=after, limit=limit))
+        found = first_page(await page.ask(lambda store: store.run(label, after=after, limit=limit)))
         return _json({"label": label, "answers": [asdict(each) | {"cohort": each.cohort._asdict()} for each in found]})
+
+
+def first_page(entries: list[RunEntry]) -> list[RunEntry]:
+    """The first of these answers whose texts fit into one page, and one at least."""
+    room = _PAGE_CHARACTERS
+    for count, entry in enumerate(entries):
+        room -= len(entry.text or "")
+        if room < 0:
+            return entries[: max(count, 1)]
+    return entries
 
 
 def _summary(metrics: Metrics) -> dict[str, Any]:
@@ -272,7 +285,7 @@ def _asset(assets: Assets, name: str) -> Response:
 def _credentials(header: str) -> bytes | None:
     scheme, _, value = header.partition(" ")
     if scheme.lower() == "bearer":
-        return value.strip().encode()
+        return value.strip().encode("latin-1")  # as the server decoded it, whatever bytes they were
     if scheme.lower() != "basic":
         return None
     try:

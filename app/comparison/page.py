@@ -111,8 +111,8 @@ def _texts(pair: Pair) -> Iterator[str]:
     if first is None or second is None:
         yield f"<p>Only digests are kept: {_text(pair.left.digest or '')} and {_text(pair.right.digest or '')}.</p>\n"
         return
-    left = {choice.index: choice for choice in first.choices}
-    right = {choice.index: choice for choice in second.choices}
+    left = {choice.position: choice for choice in first.choices}
+    right = {choice.position: choice for choice in second.choices}
     for index in sorted({*left, *right}):
         one, other = left.get(index), right.get(index)
         if len(left) + len(right) > 2:  # noqa: PLR2004 - one choice on each side needs no number

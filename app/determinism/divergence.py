@@ -94,7 +94,7 @@ def compare(reference: Output, candidate: Output) -> Comparison:
         return Comparison(Verdict.INCOMPARABLE)
     if reference.digest == candidate.digest:
         return Comparison(Verdict.MATCH, shared=1.0, logprob_delta=_logprob_delta(reference, candidate))
-    if [choice.index for choice in reference.choices] != [choice.index for choice in candidate.choices]:
+    if [choice.position for choice in reference.choices] != [choice.position for choice in candidate.choices]:
         return Comparison(Verdict.DIVERGED)
     pairs = list(zip(reference.choices, candidate.choices, strict=True))
     forks = [_fork(left, right) for left, right in pairs if _readable(left) != _readable(right)]

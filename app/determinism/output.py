@@ -15,7 +15,7 @@ import json
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -62,9 +62,8 @@ class ToolCall:
         object.__setattr__(self, "arguments", plain)
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of the answer's choices.
+class Choice(NamedTuple):
+    """One of the answer's choices; ``position`` is the answer's own ``index`` of it.
 
     ``token_ids`` are the exact ids where the body carried them for the whole choice, else None. ``tokens`` are the
     texts of the tokens from logprobs, else None. Where logprobs came for the whole choice, ``margins`` holds, for each
@@ -72,7 +71,7 @@ class Choice:
     token's own. The arrays are never changed.
     """
 
-    index: int
+    position: int
     text: str = ""
     reasoning: str = ""
     refusal: str = ""
@@ -121,8 +120,7 @@ class Blocks:
         return cls(unit, tuple(bytes.fromhex(part) for part in digests.split(",")))
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """One whole answer. ``complete`` is False when it was cut short, and such an output is comparable to nothing.
 
     ``digest`` is ``o-`` and 16 hex digits of SHA-256 over the canonical JSON of its choices. ``cached_tokens`` (prompt
@@ -145,9 +143,12 @@ class Output:
         completion_tokens: int | None = None,
     ) -> "Output":
         """An output with its digest. A choice that did not finish, or no choice at all, makes it incomplete."""
-        ordered = tuple(sorted(choices, key=_index))
-        finished = bool(ordered) and all(_finished(choice) for choice in ordered)
-        return cls(ordered, _digest(ordered), complete and finished, cached_tokens, completion_tokens)
+        ordered = tuple(choices)
+        if len(ordered) > 1:
+            ordered = tuple(sorted(ordered, key=_position))
+        for choice in ordered:
+            complete = complete and choice.finish_reason is not None and choice.finish_reason not in _CUT_SHORT
+        return cls(ordered, _digest(ordered), complete and bool(ordered), cached_tokens, completion_tokens)
 
     @property
     def tokens(self) -> int | None:
@@ -182,18 +183,14 @@ class Output:
         return total
 
 
-def _index(choice: Choice) -> int:
-    return choice.index
-
-
-def _finished(choice: Choice) -> bool:
-    return choice.finish_reason is not None and choice.finish_reason not in _CUT_SHORT
+def _position(choice: Choice) -> int:
+    return choice.position
 
 
 def _digest(choices: Iterable[Choice]) -> str:
     canonical = [
         [
-            choice.index,
+            choice.position,
             choice.text,
             choice.reasoning,
             choice.refusal,

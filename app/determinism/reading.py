@@ -6,7 +6,7 @@ vLLM 0.32 (``entrypoints/openai/chat_completion/protocol.py`` and ``completion/p
 
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -14,6 +14,8 @@ import orjson
 from app.determinism.output import CHAT_PATH, READABLE_PATHS, Choice, Output, ToolCall, UnreadableOutput
 
 _ID_PREFIX: Final = "token_id:"
+_BESIDE_TEXT: Final = ("reasoning", "reasoning_content", "refusal", "tool_calls")
+_BESIDE_MESSAGE: Final = ("token_ids", "logprobs")
 _MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 
 
@@ -58,31 +60,49 @@ class OutputBuilder:
 
     def finish(self, *, done: bool) -> Output:
         """The output so far; ``done`` says that the stream came to its end. Raises UnreadableOutput as `add` does."""
-        return _assemble(self._parts, self._usage, complete=done and not self.failed)
+        try:
+            choices = [part.choice(index) for index, part in self._parts.items()]
+            return _assemble(choices, self._usage, complete=done and not self.failed)
+        except _MALFORMED as error:
+            raise UnreadableOutput("the upstream's answer has an unexpected shape") from error
 
 
 def read_unary(path: str, body: bytes) -> Output | None:
     """The output of a unary answer; None when the body is not one (an error object, another path, not JSON)."""
     if path not in READABLE_PATHS:
         return None
-    parts: dict[int, _Part] = {}
     try:
         answer = orjson.loads(body)
-        for choice in answer["choices"]:
-            part = parts[choice["index"]] = _Part()
-            if path == CHAT_PATH:
-                message = choice["message"]
-                text = message.get("content")
-                if len(message) > 1:
-                    part.add_message(message)
-            else:
-                text = choice["text"]
-            if text:
-                part.text.append(text)
-            part.add_rest(choice, text)
-        return _assemble(parts, answer.get("usage"), complete=True)
+        chat = path == CHAT_PATH
+        choices = [_whole(choice, choice["message"] if chat else None) for choice in answer["choices"]]
+        if len({choice.position for choice in choices}) < len(choices):
+            return None
+        return _assemble(choices, answer.get("usage"), complete=True)
     except _MALFORMED:
         return None
+
+
+def _whole(choice: Mapping[str, Any], message: Mapping[str, Any] | None) -> Choice:
+    """A choice of a unary answer."""
+    text = choice["text"] if message is None else message.get("content")
+    # Nearly all are nothing but text, and this is on the way of every answer.
+    plain = message is None or not any(map(message.get, _BESIDE_TEXT))
+    if plain and not any(map(choice.get, _BESIDE_MESSAGE)):
+        return _plain(choice["index"], text or "", choice.get("finish_reason") or None)
+    part = _Part()
+    if message is not None:
+        part.add_message(message)
+    if text:
+        part.text.append(text)
+    part.add_rest(choice, text)
+    return part.choice(choice["index"])
+
+
+def _plain(index: object, text: object, reason: object) -> Choice:
+    """A choice that is nothing but text."""
+    if type(index) is not int or type(text) is not str or not (reason is None or type(reason) is str):
+        raise TypeError("a choice has a number, a text, and a finish reason that is a string")
+    return Choice(index, text, "", "", (), reason)
 
 
 class _Part:
@@ -165,7 +185,7 @@ class _Part:
             ids, tokens = array("I", (int(token.removeprefix(_ID_PREFIX)) for token in tokens)), None
         known = (tokens is not None or ids is not None) and not self.without_tokens
         return Choice(
-            index=index,
+            position=index,
             text="".join(self.text),
             reasoning="".join(self.reasoning),
             refusal="".join(self.refusal),
@@ -178,19 +198,16 @@ class _Part:
         )
 
 
-def _assemble(parts: Mapping[int, _Part], usage: Mapping[str, Any] | None, *, complete: bool) -> Output:
-    try:
-        usage = usage or {}
-        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        completion = usage.get("completion_tokens")
-        return Output.of(
-            [part.choice(index) for index, part in parts.items()],
-            complete=complete,
-            cached_tokens=cached if isinstance(cached, int) else None,
-            completion_tokens=completion if isinstance(completion, int) else None,
-        )
-    except _MALFORMED as error:
-        raise UnreadableOutput("the upstream's answer has an unexpected shape") from error
+def _assemble(choices: Sequence[Choice], usage: Mapping[str, Any] | None, *, complete: bool) -> Output:
+    usage = usage or {}
+    cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    completion = usage.get("completion_tokens")
+    return Output.of(
+        choices,
+        complete=complete,
+        cached_tokens=cached if isinstance(cached, int) else None,
+        completion_tokens=completion if isinstance(completion, int) else None,
+    )
 
 
 def _token(text: str, raw: list[int] | None) -> str:

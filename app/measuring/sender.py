@@ -14,14 +14,26 @@ _log = logging.getLogger(__name__)
 
 
 class Sender:
-    """Sends calls. What becomes of them is counted like any request's end, under their origin."""
+    """Sends calls. What becomes of them is counted like any request's end, under their origin.
 
-    def __init__(self, gateway: Gateway, *, request_id: Callable[[], str] = lambda: secrets.token_hex(16)) -> None:
+    When ``retired`` says so, nothing is sent any more: the gateway is going away.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        retired: Callable[[], bool] = lambda: False,
+        request_id: Callable[[], str] = lambda: secrets.token_hex(16),
+    ) -> None:
         self._gateway = gateway
+        self._retired = retired
         self._request_id = request_id
 
     async def send(self, call: Call) -> None:
         """Send one, under a request id of its own, and wait for its end."""
+        if self._retired():
+            return
         request_id = self._request_id()
         reply = Reply(_nobody)
         try:

@@ -206,6 +206,9 @@ class Metrics:
         self.ledger_up = Gauge("reprise_ledger_up", "Whether the ledger's store answers.", registry=registry)
         self._ledger_cohorts = Gauge("reprise_ledger_cohorts", "Cohorts that the ledger holds.", registry=registry)
         self._ledger_bytes = Gauge("reprise_ledger_bytes", "Bytes that the ledger holds.", registry=registry)
+        self._ledger_answers = Gauge(
+            "reprise_ledger_run_answers", "Answers of labelled runs that the ledger holds.", registry=registry
+        )
         self.ledger_queue = Gauge(
             "reprise_ledger_queue_observations", "Observations that wait for the ledger.", registry=registry
         )
@@ -268,6 +271,7 @@ class Metrics:
         self.ledger_up.set(1)
         self._ledger_cohorts.set(size.cohorts)
         self._ledger_bytes.set(size.bytes)
+        self._ledger_answers.set(size.run_answers)
 
     def dropped(self, reason: Drop, count: int = 1) -> None:
         """Count observations that did not reach the ledger."""

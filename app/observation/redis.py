@@ -14,7 +14,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from redis import Redis
@@ -28,6 +28,9 @@ from app.observation import redis_scripts
 from app.observation.batch import Addition, additions
 from app.observation.store import (
     DEFAULT_RETENTION,
+    PRUNE_COHORTS,
+    PRUNE_RUN_ANSWERS,
+    RUN_SHARE,
     Cohort,
     CohortCounts,
     CohortId,
@@ -40,14 +43,15 @@ from app.observation.store import (
     StoreError,
     StoreSize,
     StoreVersionError,
+    specimen_row,
 )
 
 SECONDS: Final = 1.0
 """The most that a connection, or an answer of Redis, may take."""
 
-_PRUNE_AT_ONCE: Final = 5_000
-_PRUNE_A_SCRIPT: Final = 250
-"""Redis serves nobody else while a script runs; this many cohorts are a few milliseconds."""
+_COHORTS_A_SCRIPT: Final = 250
+_ANSWERS_A_SCRIPT: Final = 500
+"""Redis serves nobody else while a script runs; this many are a few milliseconds."""
 
 _PLACES: Final = frozenset({"host", "port", "db", "username", "password", "path", "connection_class"})
 
@@ -155,12 +159,13 @@ class RedisStore:
         specimens = [(ids[each.cohort], each.specimen) for each in sightings if each.specimen]
         arguments.append(len(specimens))
         for name, specimen in specimens:
-            arguments += [name, specimen.digest, json.dumps(astuple(specimen))]
+            arguments += [name, specimen.digest, json.dumps(specimen_row(specimen))]
         labelled = [each for each in sightings if each.run]
         arguments.append(len(labelled))
         for each in labelled:
-            entry = [ids[each.cohort], *each.cohort, each.output, each.request_id, each.at]
-            arguments += [ids[each.cohort], str(each.run), json.dumps(entry)]
+            # The time stands apart, so that no script has to read what others wrote as JSON.
+            entry = json.dumps([*each.cohort, each.output, each.request_id])
+            arguments += [ids[each.cohort], str(each.run), f"{each.at!r}:{entry}"]
         with self._translated("cannot be written"):
             cohorts = list(added)
             return {cohorts[int(place) - 1]: _reference(*rest) for place, *rest in self._record(*arguments)}
@@ -193,16 +198,15 @@ class RedisStore:
             members = cast(list[str], self._client.zrange(key, f"({after}", "+inf", byscore=True, offset=0, num=limit))
             if not members:
                 return []
-            parts = [member.partition(":") for member in members]
-            entries = [(int(number), json.loads(entry)) for number, _, entry in parts]
             pipeline = self._client.pipeline(transaction=False)
-            for _, (name, *_, output, _, _) in entries:
+            entries = []
+            for member in members:
+                number, name, at, entry = member.split(":", 3)
+                *identity, output, request_id = json.loads(entry)
+                entries.append((int(number), CohortId(*identity), output, request_id, float(at)))
                 pipeline.hget(f"{self._prefix}specimens:{name}", output)
             return [
-                RunEntry(number, CohortId(*identity), output, request_id, at, _text(specimen))
-                for (number, (_, *identity, output, request_id, at)), specimen in zip(
-                    entries, pipeline.execute(), strict=True
-                )
+                RunEntry(*entry, _text(specimen)) for entry, specimen in zip(entries, pipeline.execute(), strict=True)
             ]
 
     def size(self) -> StoreSize:
@@ -210,21 +214,22 @@ class RedisStore:
         with self._translated("cannot be read"):
             pipeline = self._client.pipeline(transaction=False)
             pipeline.zcard(f"{self._prefix}seen")
-            pipeline.get(f"{self._prefix}bytes")
-            held, weight = pipeline.execute()
-            return StoreSize(held, int(weight or 0))
+            pipeline.mget(f"{self._prefix}bytes", f"{self._prefix}answers")
+            held, (weight, answers) = pipeline.execute()
+            return StoreSize(held, int(weight or 0), int(answers or 0))
 
     def prune(self, now: float) -> int:
-        """See `Store.prune`: the cohorts longest unseen go first, at most 5,000 a call."""
+        """See `Store.prune`; the answers of runs that are recorded first go first, and the cohorts longest unseen."""
         keep = self._retention
-        gone = 0
+        limits = (repr(now - keep.seconds), keep.cohorts, keep.bytes, keep.run_answers, int(keep.bytes * RUN_SHARE))
+        went = gone = 0
         with self._translated("cannot be pruned"):
-            while gone < _PRUNE_AT_ONCE:
-                went = self._prune(repr(now - keep.seconds), keep.cohorts, keep.bytes, _PRUNE_A_SCRIPT)
-                gone += went
-                if went < _PRUNE_A_SCRIPT:
+            while went < PRUNE_COHORTS and gone < PRUNE_RUN_ANSWERS:
+                cohorts, answers = self._prune(*limits, _COHORTS_A_SCRIPT, _ANSWERS_A_SCRIPT)
+                went, gone = went + cohorts, gone + answers
+                if cohorts < _COHORTS_A_SCRIPT and answers < _ANSWERS_A_SCRIPT:
                     break
-        return gone
+        return went + gone
 
     def close(self) -> None:
         """See `Store.close`."""

@@ -4,15 +4,18 @@ Every script gets the prefix of all keys as its first argument; what follows is 
 because Lua's own way of writing one keeps 14 digits. The keys, each after the prefix:
 
     format             the version of all this
-    cohort:ID          hash: identity, model, reference, verdicts, times, ``observed``, and ``weight`` in bytes
+    cohort:ID          hash: identity, model, reference, verdicts, times, ``observed``, and ``weight`` in bytes, without
+                       that of its answers in runs
     outputs:ID         hash: output digest to how often it was seen
     specimens:ID       hash: output digest to its specimen in JSON
     entries:ID         list: ``NUMBER:LABEL`` of each answer of a run, so that it goes with its cohort
     seen, seen:MODE    sorted sets of IDs by when a cohort was last seen: all, and those of one mode
     diverged, diverged:MODE    the same of those in which an output differed
-    run:LABEL          sorted set by number: ``NUMBER:JSON`` of each answer of a run
-    runs               sorted set of labels by their latest number
-    number, bytes      the latest number given, and the weight of everything
+    run:LABEL          sorted set by number: ``NUMBER:ID:TIME:JSON`` of each answer of a run
+    runs, firsts       sorted sets of labels by their latest number, and by the first that is still there
+    number             the latest number given
+    bytes              the weight of everything
+    answers, answer_bytes    how many answers all runs have, and their part of the weight
 """
 
 from typing import Final
@@ -22,8 +25,11 @@ FORMAT: Final = 1
 COHORT_BYTES: Final = 1700
 OUTPUT_BYTES: Final = 100
 SPECIMEN_BYTES: Final = 200
-ENTRY_BYTES: Final = 380
-"""What one of each takes beside its own texts; measured on Redis 7.0.15, see tests/conformance/test_redis.py."""
+ENTRY_BYTES: Final = 260
+"""What one of each takes beside its own texts; measured on Redis 7.0.15, see tests/conformance/test_redis.py.
+
+An entry takes 380 where it is the only one of its cohort, and 140 where it is one of very many.
+"""
 
 OPEN: Final = """
 -- The version to write where there is none. Gives the version that is there.
@@ -109,21 +115,31 @@ for _ = 1, tonumber(take()) do
   end
 end
 
-for _ = 1, tonumber(take()) do
+local answers, answer_bytes, latest = tonumber(take()), 0, {{}}
+local number = answers > 0 and redis.call('INCRBY', prefix .. 'number', answers) - answers
+for _ = 1, answers do
   local id, label, entry = take(), take(), take()
-  local number = string.format('%.0f', redis.call('INCR', prefix .. 'number'))
-  redis.call('ZADD', prefix .. 'run:' .. label, number, number .. ':' .. entry)
-  redis.call('RPUSH', prefix .. 'entries:' .. id, number .. ':' .. label)
-  redis.call('ZADD', prefix .. 'runs', number, label)
-  weigh(id, {ENTRY_BYTES} + #entry + #label)
+  number = number + 1
+  local written = string.format('%.0f', number)
+  local member = written .. ':' .. id .. ':' .. entry
+  redis.call('ZADD', prefix .. 'run:' .. label, written, member)
+  redis.call('RPUSH', prefix .. 'entries:' .. id, written .. ':' .. label)
+  if not latest[label] then redis.call('ZADD', prefix .. 'firsts', 'NX', written, label) end
+  latest[label] = written
+  answer_bytes = answer_bytes + {ENTRY_BYTES} + #member + #label
 end
+for label, written in pairs(latest) do redis.call('ZADD', prefix .. 'runs', written, label) end
 
-local added = 0
+local added = answer_bytes
 for id, bytes in pairs(weights) do
   redis.call('HINCRBY', prefix .. 'cohort:' .. id, 'weight', bytes)
   added = added + bytes
 end
 redis.call('INCRBY', prefix .. 'bytes', added)
+if answers > 0 then
+  redis.call('INCRBY', prefix .. 'answers', answers)
+  redis.call('INCRBY', prefix .. 'answer_bytes', answer_bytes)
+end
 return others
 """
 
@@ -150,46 +166,107 @@ end
 return runs
 """
 
-PRUNE: Final = """
--- The time before which a cohort is too old, how many cohorts and how many bytes may stay, and how many may go now.
--- Gives how many went. Its first write takes away, so that it is allowed when Redis is full.
+PRUNE: Final = f"""
+-- The time before which everything is too old; how many cohorts, bytes and answers of runs may stay; how many bytes of
+-- these the answers may hold against the cohorts; how many cohorts and how many answers may go now. Gives how many of
+-- both went. Its first write takes away, so that it is allowed when Redis is full.
 local prefix, oldest = ARGV[1], tonumber(ARGV[2])
-local most, bytes, going = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local most_cohorts, most_bytes, most_answers = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local share, cohorts_going, answers_going = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
 
+local function figure(name) return tonumber(redis.call('GET', prefix .. name) or 0) end
+local bytes, answers, answer_bytes = figure('bytes'), figure('answers'), figure('answer_bytes')
+local cohort_bytes = bytes - answer_bytes
+local cohorts_gone, answers_gone, bytes_gone, answer_bytes_gone = 0, 0, 0, 0
+
+local function drop(label, member)
+  if redis.call('ZREM', prefix .. 'run:' .. label, member) == 0 then return end
+  answers_gone = answers_gone + 1
+  answer_bytes_gone = answer_bytes_gone + {ENTRY_BYTES} + #member + #label
+end
+
+-- Give a run its places among the others, or none where it has no answer any more.
+local function list(label)
+  local run = prefix .. 'run:' .. label
+  local first = redis.call('ZRANGE', run, 0, 0, 'WITHSCORES')
+  if first[1] then
+    redis.call('ZADD', prefix .. 'firsts', first[2], label)
+    redis.call('ZADD', prefix .. 'runs', redis.call('ZREVRANGE', run, 0, 0, 'WITHSCORES')[2], label)
+  else
+    redis.call('ZREM', prefix .. 'firsts', label)
+    redis.call('ZREM', prefix .. 'runs', label)
+  end
+end
+
+-- Whether an answer is past its retention; where it is, it goes.
+local function expire(label, member)
+  local number, id, at = string.match(member, '^(%d+):(%x+):([^:]+):')
+  local held = answer_bytes - answer_bytes_gone
+  local fits = answers - answers_gone <= most_answers and (cohort_bytes + held <= most_bytes or held <= share)
+  if fits and (tonumber(at) or 0) >= oldest then return false end
+  drop(label, member)
+  local entries = prefix .. 'entries:' .. (id or '')
+  if redis.call('LINDEX', entries, 0) == (number or '') .. ':' .. label then redis.call('LPOP', entries) end
+  return true
+end
+
+local more = true
+while more and answers_gone < answers_going do
+  local firsts = redis.call('ZRANGE', prefix .. 'firsts', 0, 1, 'WITHSCORES')
+  local label, room, went = firsts[1], answers_going - answers_gone, 0
+  if not label then break end
+  -- Up to the first of the run that comes next.
+  local members = redis.call('ZRANGEBYSCORE', prefix .. 'run:' .. label, '-inf', firsts[4] or '+inf', 'LIMIT', 0, room)
+  for _, member in ipairs(members) do
+    more = expire(label, member)
+    if not more then break end
+    went = went + 1
+  end
+  if went > 0 or not members[1] then list(label) end
+end
+
+-- Forget a cohort, and its answers before it; true where nothing of it is left.
 local function forget(id)
-  local cohort, touched = prefix .. 'cohort:' .. id, {}
-  local stored = redis.call('HMGET', cohort, 'mode', 'weight')
-  for _, entry in ipairs(redis.call('LRANGE', prefix .. 'entries:' .. id, 0, -1)) do
-    local colon = string.find(entry, ':', 1, true)
-    local number, label = string.sub(entry, 1, colon - 1), string.sub(entry, colon + 1)
-    redis.call('ZREMRANGEBYSCORE', prefix .. 'run:' .. label, number, number)
+  local cohort, entries, touched = prefix .. 'cohort:' .. id, prefix .. 'entries:' .. id, {{}}
+  local room = answers_going - answers_gone
+  for _, entry in ipairs(room > 0 and redis.call('LPOP', entries, room) or {{}}) do
+    local number, label = string.match(entry, '^(%d+):(.*)$')
+    for _, member in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'run:' .. label, number, number)) do
+      drop(label, member)
+    end
     touched[label] = true
   end
-  for label in pairs(touched) do
-    local latest = redis.call('ZREVRANGE', prefix .. 'run:' .. label, 0, 0, 'WITHSCORES')
-    if latest[1] then
-      redis.call('ZADD', prefix .. 'runs', latest[2], label)
-    else
-      redis.call('ZREM', prefix .. 'runs', label)
-    end
-  end
-  for _, index in ipairs({'seen', 'diverged'}) do
+  for label in pairs(touched) do list(label) end
+  if redis.call('EXISTS', entries) == 1 then return false end
+  local stored = redis.call('HMGET', cohort, 'mode', 'weight')
+  for _, index in ipairs({{'seen', 'diverged'}}) do
     redis.call('ZREM', prefix .. index, id)
     if stored[1] then redis.call('ZREM', prefix .. index .. ':' .. stored[1], id) end
   end
-  redis.call('UNLINK', cohort, prefix .. 'outputs:' .. id, prefix .. 'specimens:' .. id, prefix .. 'entries:' .. id)
-  redis.call('DECRBY', prefix .. 'bytes', stored[2] or 0)
+  redis.call('UNLINK', cohort, prefix .. 'outputs:' .. id, prefix .. 'specimens:' .. id)
+  bytes_gone = bytes_gone + tonumber(stored[2] or 0)
+  return true
 end
 
-local gone = 0
-while gone < going do
+while cohorts_gone < cohorts_going do
   local longest = redis.call('ZRANGE', prefix .. 'seen', 0, 0, 'WITHSCORES')
   if not longest[1] then break end
-  local fits = redis.call('ZCARD', prefix .. 'seen') <= most
-    and tonumber(redis.call('GET', prefix .. 'bytes') or 0) <= bytes
-  if fits and tonumber(longest[2]) >= oldest then break end
-  forget(longest[1])
-  gone = gone + 1
+  local held = cohort_bytes - bytes_gone
+  local all = held + answer_bytes - answer_bytes_gone
+  local fits = redis.call('ZCARD', prefix .. 'seen') <= most_cohorts
+    and (all <= most_bytes or held <= most_bytes - share)
+  if (fits and tonumber(longest[2]) >= oldest) or not forget(longest[1]) then break end
+  cohorts_gone = cohorts_gone + 1
 end
-return gone
+
+if answers ~= 0 and redis.call('EXISTS', prefix .. 'firsts') == 0 then
+  -- Not by what went here alone: Redis may have thrown out a run by itself.
+  redis.call('DEL', prefix .. 'answers', prefix .. 'answer_bytes')
+  redis.call('DECRBY', prefix .. 'bytes', bytes_gone + answer_bytes)
+elseif cohorts_gone + answers_gone > 0 then
+  redis.call('DECRBY', prefix .. 'bytes', bytes_gone + answer_bytes_gone)
+  redis.call('DECRBY', prefix .. 'answers', answers_gone)
+  redis.call('DECRBY', prefix .. 'answer_bytes', answer_bytes_gone)
+end
+return {{cohorts_gone, answers_gone}}
 """

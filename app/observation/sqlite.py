@@ -16,14 +16,18 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, fields
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
 from app.determinism.output import Blocks
+from app.observation import sqlite_schema as sql
 from app.observation.batch import Addition, additions, judged
 from app.observation.store import (
     DEFAULT_RETENTION,
+    PRUNE_COHORTS,
+    PRUNE_RUN_ANSWERS,
+    RUN_SHARE,
     Cohort,
     CohortCounts,
     CohortId,
@@ -36,101 +40,12 @@ from app.observation.store import (
     StoreError,
     StoreSize,
     StoreVersionError,
+    specimen_row,
 )
 
-SCHEMA_VERSION: Final = 2
-APPLICATION_ID: Final = 0x52505253
-"""``RPRS``: tells our file from any other SQLite file."""
-
-_PRUNE_AT_ONCE: Final = 5_000
 _BUSY_SECONDS: Final = 0.5
 _WAL_BYTES: Final = 16 * 2**20
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-
-_SCHEMA: Final = """
-CREATE TABLE cohorts (
-    id INTEGER PRIMARY KEY,
-    key TEXT NOT NULL, mode TEXT NOT NULL, posture TEXT NOT NULL,
-    model TEXT NOT NULL,
-    reference_digest TEXT NOT NULL, reference_blocks TEXT NOT NULL, reference_replica TEXT NOT NULL,
-    reference_peak INTEGER, reference_cached INTEGER,
-    matched INTEGER NOT NULL, diverged INTEGER NOT NULL,
-    first_seen REAL NOT NULL, last_seen REAL NOT NULL,
-    UNIQUE (key, mode, posture)
-) STRICT;
-CREATE INDEX cohorts_by_age ON cohorts (last_seen);
-CREATE TABLE outputs (
-    cohort INTEGER NOT NULL REFERENCES cohorts (id) ON DELETE CASCADE,
-    digest TEXT NOT NULL, seen INTEGER NOT NULL, first_seen REAL NOT NULL, last_seen REAL NOT NULL,
-    PRIMARY KEY (cohort, digest)
-) STRICT, WITHOUT ROWID;
-"""
-
-_SECOND: Final = """
-CREATE TABLE specimens (
-    cohort INTEGER NOT NULL REFERENCES cohorts (id) ON DELETE CASCADE,
-    digest TEXT NOT NULL, request_id TEXT NOT NULL, replica TEXT NOT NULL, at REAL NOT NULL, origin TEXT NOT NULL,
-    coresident_peak INTEGER, cached_tokens INTEGER, tokens INTEGER, fork_tokens INTEGER, fork_characters INTEGER,
-    margin REAL, similarity REAL, cause TEXT, text TEXT,
-    PRIMARY KEY (cohort, digest)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE runs (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    label TEXT NOT NULL, cohort INTEGER NOT NULL REFERENCES cohorts (id) ON DELETE CASCADE,
-    digest TEXT NOT NULL, request_id TEXT NOT NULL, at REAL NOT NULL
-) STRICT;
-CREATE INDEX runs_by_label ON runs (label, id);
-CREATE INDEX runs_by_cohort ON runs (cohort);
-"""
-
-_SCHEMAS: Final = (_SCHEMA, _SECOND)
-"""What each version added to the one before."""
-
-_LOAD: Final = """
-SELECT id, model, reference_digest, reference_blocks, reference_replica, reference_peak, reference_cached,
-       matched, diverged, first_seen, last_seen
-FROM cohorts WHERE key = ? AND mode = ? AND posture = ?
-"""
-
-_ADD_COHORT: Final = """
-INSERT INTO cohorts (key, mode, posture, model, reference_digest, reference_blocks, reference_replica,
-                     reference_peak, reference_cached, matched, diverged, first_seen, last_seen)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (key, mode, posture) DO UPDATE SET
-    matched = matched + excluded.matched, diverged = diverged + excluded.diverged,
-    last_seen = max(last_seen, excluded.last_seen)
-RETURNING id, reference_digest, reference_blocks, reference_replica, reference_peak, reference_cached
-"""
-
-_ADD_OUTPUT: Final = """
-INSERT INTO outputs (cohort, digest, seen, first_seen, last_seen) VALUES (?, ?, ?, ?, ?)
-ON CONFLICT (cohort, digest) DO UPDATE SET seen = seen + excluded.seen, last_seen = max(last_seen, excluded.last_seen)
-"""
-
-_ADD_VERDICTS: Final = "UPDATE cohorts SET matched = matched + ?, diverged = diverged + ? WHERE id = ?"
-
-_SPECIMEN: Final = tuple(field.name for field in fields(Specimen))
-_ADD_SPECIMEN: Final = (
-    f"INSERT INTO specimens (cohort, {', '.join(_SPECIMEN)}) "  # noqa: S608 - the names of our own fields
-    f"VALUES (?, {', '.join('?' * len(_SPECIMEN))}) ON CONFLICT DO NOTHING"
-)
-_SPECIMENS: Final = (
-    f"SELECT {', '.join('specimens.' + name for name in _SPECIMEN)}, seen FROM specimens "  # noqa: S608 - as above
-    "JOIN outputs USING (cohort, digest) JOIN cohorts ON cohorts.id = specimens.cohort "
-    "WHERE key = ? AND mode = ? AND posture = ? ORDER BY at"
-)
-_ADD_RUN: Final = "INSERT INTO runs (label, cohort, digest, request_id, at) VALUES (?, ?, ?, ?, ?)"
-_RUN: Final = """
-SELECT runs.id, key, mode, posture, runs.digest, runs.request_id, runs.at, text
-FROM runs JOIN cohorts ON cohorts.id = runs.cohort
-LEFT JOIN specimens ON specimens.cohort = runs.cohort AND specimens.digest = runs.digest
-WHERE label = ? AND runs.id > ? ORDER BY runs.id LIMIT ?
-"""
-_COHORTS: Final = """
-SELECT key, mode, posture, model, (SELECT sum(seen) FROM outputs WHERE cohort = id), matched, diverged,
-       (SELECT count(*) FROM outputs WHERE cohort = id), first_seen, last_seen
-FROM cohorts WHERE last_seen < ? AND (? IS NULL OR mode = ?) AND diverged >= ? ORDER BY last_seen DESC LIMIT ?
-"""
 
 _FOREVER: Final = 1e300
 
@@ -158,11 +73,18 @@ class SqliteStore:
         except OSError as error:
             raise StoreError(f"the ledger {path} cannot be opened: {error}") from error
         self._inode = _inode(path)
+        try:
+            with _translated(f"the ledger {path} cannot be read"):
+                # Counted once: nobody else writes into the file while it is open.
+                (self._run_answers,) = self._connection.execute("SELECT count(*) FROM runs").fetchone()
+        except StoreError:
+            self.close()
+            raise
 
     def load(self, cohort: CohortId) -> Cohort | None:
         """See `Store.load`."""
         with _translated("the ledger cannot be read"):
-            row = self._connection.execute(_LOAD, cohort).fetchone()
+            row = self._connection.execute(sql.LOAD, cohort).fetchone()
             if row is None:
                 return None
             outputs = dict(self._connection.execute("SELECT digest, seen FROM outputs WHERE cohort = ?", (row[0],)))
@@ -188,16 +110,14 @@ class SqliteStore:
                 if stored is not None:
                     others[cohort] = stored
             connection.executemany(
-                _ADD_SPECIMEN, [(rows[each.cohort], *astuple(each.specimen)) for each in sightings if each.specimen]
+                sql.ADD_SPECIMEN,
+                [(rows[each.cohort], *specimen_row(each.specimen)) for each in sightings if each.specimen],
             )
-            connection.executemany(
-                _ADD_RUN,
-                [
-                    (each.run, rows[each.cohort], each.output, each.request_id, each.at)
-                    for each in sightings
-                    if each.run
-                ],
-            )
+            labelled = [
+                (each.run, rows[each.cohort], each.output, each.request_id, each.at) for each in sightings if each.run
+            ]
+            connection.executemany(sql.ADD_RUN, labelled)
+        self._run_answers += len(labelled)
         return others
 
     def cohorts(
@@ -206,33 +126,31 @@ class SqliteStore:
         """See `Store.cohorts`."""
         with _translated("the ledger cannot be read"):
             values = (_FOREVER if before is None else before, mode, mode, int(diverged), limit)
-            found = self._connection.execute(_COHORTS, values).fetchall()
+            found = self._connection.execute(sql.COHORTS, values).fetchall()
         return [CohortSummary(CohortId(*row[:3]), *row[3:]) for row in found]
 
     def specimens(self, cohort: CohortId) -> list[tuple[Specimen, int]]:
         """See `Store.specimens`."""
         with _translated("the ledger cannot be read"):
-            found = self._connection.execute(_SPECIMENS, cohort).fetchall()
+            found = self._connection.execute(sql.SPECIMENS, cohort).fetchall()
         return [(Specimen(*row[:-1]), row[-1]) for row in found]
 
     def runs(self) -> list[tuple[str, int]]:
         """See `Store.runs`."""
         with _translated("the ledger cannot be read"):
-            return self._connection.execute(
-                "SELECT label, count(*) FROM runs GROUP BY label ORDER BY max(id) DESC"
-            ).fetchall()
+            return self._connection.execute(sql.RUNS).fetchall()
 
     def run(self, label: str, *, after: int, limit: int) -> list[RunEntry]:
         """See `Store.run`."""
         with _translated("the ledger cannot be read"):
-            found = self._connection.execute(_RUN, (label, after, limit)).fetchall()
+            found = self._connection.execute(sql.RUN, (label, after, limit)).fetchall()
         return [RunEntry(row[0], CohortId(*row[1:4]), *row[4:]) for row in found]
 
     def size(self) -> StoreSize:
         """See `Store.size`."""
         with _translated("the ledger cannot be read"):
             (held,) = self._connection.execute("SELECT count(*) FROM cohorts").fetchone()
-            return StoreSize(held, self._bytes())
+            return StoreSize(held, self._bytes(), self._run_answers)
 
     def _bytes(self) -> int:
         pages, free, size = (
@@ -242,20 +160,42 @@ class SqliteStore:
         return int((pages - free) * size)
 
     def prune(self, now: float) -> int:
-        """See `Store.prune`: the cohorts longest unseen go first, at most 5,000 a call."""
+        """See `Store.prune`; the answers of runs that are recorded first go first, and the cohorts longest unseen."""
+        keep, oldest = self._retention, now - self._retention.seconds
         with _translated("the ledger cannot be pruned"), self._transaction() as connection:
             (held,) = connection.execute("SELECT count(*) FROM cohorts").fetchone()
-            (stale,) = connection.execute(
-                "SELECT count(*) FROM cohorts WHERE last_seen < ?", (now - self._retention.seconds,)
-            ).fetchone()
-            # Cohorts are taken for equally large: what is over in bytes is over in cohorts.
-            bytes_held = max(self._bytes(), 1)
-            over = math.ceil(held * (1 - self._retention.bytes / bytes_held)) if held else 0
-            going = min(_PRUNE_AT_ONCE, max(stale, held - self._retention.cohorts, over))
-            if going <= 0:
-                return 0
-            oldest = "DELETE FROM cohorts WHERE id IN (SELECT id FROM cohorts ORDER BY last_seen LIMIT ?)"
-            return connection.execute(oldest, (going,)).rowcount
+            (stale,) = connection.execute("SELECT count(*) FROM cohorts WHERE last_seen < ?", (oldest,)).fetchone()
+            first = connection.execute("SELECT at FROM runs ORDER BY id LIMIT ?", (PRUNE_RUN_ANSWERS,))
+            expired = sum(1 for _ in takewhile(lambda row: row[0] < oldest, first))
+            cohorts, answers = self._over(held)
+            going = min(PRUNE_RUN_ANSWERS, max(expired, self._run_answers - keep.run_answers, answers))
+            gone = connection.execute(sql.FORGET_RUN_ANSWERS, (going,)).rowcount if going > 0 else 0
+            going = min(PRUNE_COHORTS, max(stale, held - keep.cohorts, cohorts))
+            went = 0
+            if going > 0:
+                values = (going, PRUNE_RUN_ANSWERS - gone)
+                gone += connection.execute(sql.FORGET_RUN_ANSWERS_OF_COHORTS, values).rowcount
+                went = connection.execute(sql.FORGET_COHORTS, (going,)).rowcount
+        self._run_answers -= gone
+        return went + gone
+
+    def _over(self, cohorts: int) -> tuple[int, int]:
+        """How many of so many cohorts, and of the answers of runs, are to go for their bytes; see `RUN_SHARE`.
+
+        Each side is taken for made of equally large ones, and the answers' side is estimated from the texts of some.
+        """
+        held, most = self._bytes(), self._retention.bytes
+        if held <= most:
+            return 0, 0
+        (texts,) = self._connection.execute(sql.RUN_ANSWER_TEXTS).fetchone()
+        each = (texts or 0) + sql.RUN_ANSWER_BYTES
+        of_answers = min(self._run_answers * each, held)
+        of_cohorts = max(held - of_answers, 1)
+        excess = min(held - most, of_cohorts - most * (1 - RUN_SHARE))
+        return (
+            math.ceil(cohorts * excess / of_cohorts),
+            math.ceil(min(held - most, of_answers - most * RUN_SHARE) / each),
+        )
 
     def close(self) -> None:
         """See `Store.close`; the write-ahead log is folded into the file."""
@@ -292,15 +232,15 @@ def _add(connection: sqlite3.Connection, addition: Addition) -> tuple[int, Refer
         first.at,
         addition.last_seen,
     )
-    row, digest, blocks, *rest = connection.execute(_ADD_COHORT, values).fetchone()
+    row, digest, blocks, *rest = connection.execute(sql.ADD_COHORT, values).fetchone()
     if addition.unjudged:
         known = connection.execute("SELECT EXISTS (SELECT 1 FROM outputs WHERE cohort = ?)", (row,)).fetchone()[0]
         # Of a new cohort the first is the reference; any other came second, to one that its sender did not know.
         repeats = addition.unjudged[0 if known else 1 :]
         if repeats:
-            connection.execute(_ADD_VERDICTS, (*judged(repeats, digest), row))
+            connection.execute(sql.ADD_VERDICTS, (*judged(repeats, digest), row))
     connection.executemany(
-        _ADD_OUTPUT,
+        sql.ADD_OUTPUT,
         [(row, output, seen, first.at, addition.last_seen) for output, seen in addition.outputs.items()],
     )
     return row, None if digest == reference.digest else Reference(digest, Blocks.from_text(blocks), *rest)
@@ -322,10 +262,10 @@ def _open(path: Path) -> sqlite3.Connection:
         connection.execute("BEGIN IMMEDIATE")
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         connection.execute("COMMIT")
-        if version < SCHEMA_VERSION:
+        if version < sql.SCHEMA_VERSION:
             connection.executescript(
-                f"BEGIN IMMEDIATE; {''.join(_SCHEMAS[version:])} PRAGMA application_id = {APPLICATION_ID}; "
-                f"PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+                f"BEGIN IMMEDIATE; {''.join(sql.SCHEMAS[version:])} PRAGMA application_id = {sql.APPLICATION_ID}; "
+                f"PRAGMA user_version = {sql.SCHEMA_VERSION}; COMMIT;"
             )
         _check_pages(connection)
     except BaseException:
@@ -345,11 +285,11 @@ def _check_owner(connection: sqlite3.Connection, path: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if application != APPLICATION_ID and (tables or version):
+    if application != sql.APPLICATION_ID and (tables or version):
         raise StoreError(f"{path} is a database of another program; choose another state directory")
-    if version > SCHEMA_VERSION:
+    if version > sql.SCHEMA_VERSION:
         raise StoreVersionError(
-            f"the ledger {path} has schema {version}, and this version of Reprise knows {SCHEMA_VERSION}: "
+            f"the ledger {path} has schema {version}, and this version of Reprise knows {sql.SCHEMA_VERSION}: "
             "upgrade Reprise, or move the file away to start a new ledger"
         )
 

@@ -9,8 +9,9 @@ writer and a database that several gateways share, where the first reference to 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 from app.determinism.divergence import Verdict
@@ -23,6 +24,18 @@ DISTINCT_OUTPUTS: Final = 64
 """Output digests kept apart per cohort; later ones are counted together under `OTHER_OUTPUTS`."""
 
 OTHER_OUTPUTS: Final = "other"
+
+PRUNE_COHORTS: Final = 5_000
+PRUNE_RUN_ANSWERS: Final = 10_000
+"""The most that one call of `Store.prune` takes away of each; more than the ledger writes between two calls."""
+
+RUN_SHARE: Final = 0.25
+"""The part of a store's bytes that answers of runs may hold against cohorts, which may hold the rest.
+
+Only a store that is over its bytes looks at it, and takes from the side that is over its part. So a prompt that one
+caller repeats under a label loses its own oldest answers and nobody's cohorts. A quarter, because cohorts are what
+verdicts need, and because as many answers as are kept by default take about an eighth of the default bytes in SQLite.
+"""
 
 
 class StoreError(Exception):
@@ -64,8 +77,7 @@ class CohortId(NamedTuple):
     posture: str
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(NamedTuple):
     """One answered request, as the gateway hands it over.
 
     ``coresident_peak`` is None where no guard told it. ``output`` is None where the answer could not be read, and
@@ -136,6 +148,10 @@ class Specimen:
     text: str | None = None
 
 
+specimen_row: Final = attrgetter(*(field.name for field in fields(Specimen)))
+"""The members of a specimen in their order; ``dataclasses.astuple`` would copy each deeply, at 20 times the cost."""
+
+
 @dataclass(slots=True)
 class CohortCounts:
     """How often each output of a cohort was seen, and the verdicts. Grows by `add`; owned by one thread at a time."""
@@ -179,8 +195,7 @@ class Cohort:
     last_seen: float
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
+class Sighting(NamedTuple):
     """One observation as a store takes it. ``verdict`` is None for the reference; ``at`` is seconds since 1970.
 
     ``specimen`` comes with an output that its sender had not seen before in this cohort; ``run`` and ``request_id``
@@ -226,19 +241,25 @@ class RunEntry:
 
 @dataclass(frozen=True, slots=True)
 class StoreSize:
-    """How much a store holds; ``bytes`` is what its retention counts."""
+    """How much a store holds; ``bytes`` is what its retention counts, ``run_answers`` are those of all runs."""
 
     cohorts: int
     bytes: int
+    run_answers: int
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What a store keeps: so many cohorts, bytes, and seconds after one was last seen. The longest unseen go first."""
+    """What a store keeps: so many cohorts, bytes, and seconds after one was last seen. The longest unseen go first.
+
+    Answers of runs are kept as long as their cohort, but only so many of them and only so many seconds after each; the
+    first recorded go first. Where the bytes do not hold both, see `RUN_SHARE`.
+    """
 
     cohorts: int = 100_000
     bytes: int = 2**30
     seconds: float = 30 * 86_400.0
+    run_answers: int = 1_000_000
 
 
 DEFAULT_RETENTION: Final = Retention()
@@ -278,7 +299,10 @@ class Store(Protocol):
         """How much it holds."""
 
     def prune(self, now: float) -> int:
-        """Forget what is past its retention, a bounded amount at a time; returns how many cohorts went."""
+        """Forget what is past its retention: at most `PRUNE_COHORTS` and `PRUNE_RUN_ANSWERS` at a time.
+
+        A cohort goes when its answers in runs have gone. Returns how many of both went, 0 where nothing is to go.
+        """
 
     def close(self) -> None:
         """Let go of everything; later calls are an error of the caller, a second close is not."""

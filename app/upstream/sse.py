@@ -47,22 +47,19 @@ class SseSplitter:
         Raises SseOverflow when a line or an event is over the limit; events completed earlier in the chunk are lost.
         """
         if self._between and len(chunk) <= self._limit and chunk.endswith(b"\n\n") and b"\r" not in chunk:
-            events = self._whole_events(chunk)
-            if events is not None:
-                return events
+            return self._whole_events(chunk)
         return self._lines(chunk)
 
-    def _whole_events(self, chunk: bytes) -> list[bytes] | None:
-        """The events of a chunk that is nothing but whole one-line ``data:`` events; None when it is anything else."""
-        if chunk.startswith(b"data: {") and chunk.find(b"\n", 0, -2) < 0:
-            self._start = False
-            return [chunk[6:-2]]
-        events = []
+    def _whole_events(self, chunk: bytes) -> list[bytes]:
+        """The events of a chunk that ends with one; whatever is no one-line ``data:`` event is left to `_lines`."""
+        events: list[bytes] = []
+        start = 0
         for part in chunk[:-2].split(b"\n\n"):
             if not part.startswith(b"data: {") or b"\n" in part:
-                return None
+                return events + self._lines(chunk[start:])
+            self._start = False
             events.append(part[6:])
-        self._start = False
+            start += len(part) + 2
         return events
 
     def _lines(self, chunk: bytes) -> list[bytes]:

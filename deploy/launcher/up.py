@@ -181,10 +181,11 @@ class Launch:
         return (
             f"\nReprise is ready at {self._url} (after {seconds:.0f} s).\n\n"
             f"{promise}\n\n{curl}\n\n"
-            f"  metrics  {self._url}/metrics\n"
-            f"  docs     {self._url}/docs\n"
-            f"  logs     {logs}\n"
-            f"  stop     Ctrl-C\n"
+            f"  observatory  {self._url}/observatory\n"
+            f"  metrics      {self._url}/metrics\n"
+            f"  docs         {self._url}/docs\n"
+            f"  logs         {logs}\n"
+            f"  stop         Ctrl-C\n"
         )
 
     def _programs(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from app.determinism.divergence import Verdict
 from app.determinism.output import Blocks
 from app.observation import redis_scripts
 from app.observation.redis import Address, RedisStore
-from app.observation.store import CohortId, Reference, Sighting, Specimen, StoreError, StoreVersionError
+from app.observation.store import CohortId, Reference, Retention, Sighting, Specimen, StoreError, StoreVersionError
 from tests.support.redis_server import RedisServer, free_port, redis_server
 
 PASSWORD = "correct-horse"  # noqa: S105 - of a server that lives for one test
@@ -111,10 +111,10 @@ def test_installations_do_not_mix(server: RedisServer) -> None:
 
 
 def test_pruning_leaves_nothing_behind(server: RedisServer) -> None:
-    """When all cohorts are gone, so are all their keys."""
+    """When all cohorts are gone, so are all their keys, and those of their runs."""
     ours = store(server)
     ours.record([sighting(key, "o-2", Verdict.DIVERGED) for key in ("a", "b")])
-    assert ours.prune(1e12) == 2
+    assert ours.prune(1e12) == 4
     with server.admin() as admin:
         left = admin.keys("*")
         assert sorted(map(str, left)) == ["reprise:bytes", "reprise:format", "reprise:number"]
@@ -144,7 +144,7 @@ def test_a_full_redis_takes_a_batch_whole_or_not_at_all(server: RedisServer) -> 
             with pytest.raises(StoreError, match="maxmemory"):
                 ours.record([sighting("a", "o-1", Verdict.MATCH), sighting("b")])
             assert (observed(ours), observed(ours, "b"), ours.runs()) == (1, 0, [("night", 1)])
-            assert ours.prune(1e12) == 1
+            assert ours.prune(1e12) == 2
         finally:
             admin.config_set("maxmemory", "0")
     ours.record([sighting("b")])
@@ -166,6 +166,33 @@ def test_a_cohort_that_redis_threw_out_begins_anew(server: RedisServer) -> None:
     assert found is not None
     assert found.counts.outputs == {"o-3": 1}
     assert [each.digest for each, _ in ours.specimens(cohort("a"))] == ["o-3"]
+    ours.close()
+
+
+def test_a_run_that_redis_threw_out_is_not_counted_for_ever(server: RedisServer) -> None:
+    """Its answers cannot be forgotten one by one any more; when no other is left, the figures begin anew."""
+    ours = RedisStore(Address.parse(server.url), Retention(run_answers=2))
+    ours.record([sighting()])
+    held = ours.size().bytes
+    ours.record([sighting()] * 2 + [sighting()._replace(run="day")])
+    with server.admin() as admin:
+        admin.delete("reprise:run:night")
+    assert ours.prune(1796030033.25) == 1
+    assert ours.runs() == []
+    assert ours.size().run_answers == 0
+    assert ours.size().bytes < held
+    ours.record([sighting()] * 3)
+    assert ours.prune(1796030033.25) == 1
+    assert ours.size().run_answers == 2
+    ours.close()
+
+
+def test_what_a_caller_writes_does_not_stop_pruning(server: RedisServer) -> None:
+    """Nor half a surrogate pair in the identity of a request, which JSON takes and other readers of it refuse."""
+    ours = RedisStore(Address.parse(server.url), Retention(run_answers=1))
+    ours.record([sighting()._replace(request_id="\ud800"), sighting()._replace(request_id="r-2")])
+    assert ours.prune(1796030033.25) == 1
+    assert [each.request_id for each in ours.run("night", after=0, limit=9)] == ["r-2"]
     ours.close()
 
 
@@ -310,7 +337,7 @@ def test_a_user_with_the_least_rights_is_enough(server: RedisServer) -> None:
     ours.record([sighting()])
     assert observed(ours) == 1
     assert ours.runs() == [("night", 1)]
-    assert ours.prune(1e12) == 1
+    assert ours.prune(1e12) == 2
     ours.close()
     with pytest.raises(StoreError):
         RedisStore(Address.parse(f"redis://gateway:pw@127.0.0.1:{server.port}"), prefix="other")

@@ -1,6 +1,7 @@
 """What every store of the ledger promises. A new store joins by one line in `STORES`."""
 
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,9 @@ from app.observation.sqlite import SqliteStore
 from app.observation.store import (
     DISTINCT_OUTPUTS,
     OTHER_OUTPUTS,
+    PRUNE_COHORTS,
+    PRUNE_RUN_ANSWERS,
+    RUN_SHARE,
     Cohort,
     CohortId,
     Reference,
@@ -101,6 +105,41 @@ def sighting(
     return Sighting(of or cohort(), "smollm2", first or reference(), output, verdict, at, kept, run, request_id)
 
 
+def labelled(
+    numbers: Sequence[int], run: str = "hot", of: CohortId | None = None, *, at: float | None = None
+) -> list[Sighting]:
+    """Answers of a run; each was seen at its number, and so is its request named."""
+    return [
+        sighting("o-1", Verdict.MATCH, at=float(n) if at is None else at, of=of, run=run, request_id=f"r-{n:032}")
+        for n in numbers
+    ]
+
+
+def write(store: Store, sightings: Sequence[Sighting]) -> None:
+    """Record in batches of the size that a gateway writes."""
+    for start in range(0, len(sightings), 500):
+        store.record(sightings[start : start + 500])
+
+
+def drain(store: Store, now: float) -> int:
+    """Prune until nothing goes any more; how many calls took something away."""
+    calls = 0
+    while store.prune(now):
+        calls += 1
+        assert calls < 1000
+    return calls
+
+
+def answers(store: Store, run: str = "hot") -> list[int]:
+    """The numbers of the answers of a run, as `labelled` made them."""
+    found, after = [], 0
+    while page := store.run(run, after=after, limit=700):
+        assert all(each.number > after for each in page)
+        found += [int(each.request_id[2:]) for each in page]
+        after = page[-1].number
+    return found
+
+
 def loaded(store: Store, of: CohortId | None = None) -> Cohort:
     """A cohort that must be there."""
     found = store.load(of or cohort())
@@ -122,6 +161,7 @@ def test_an_unknown_cohort_is_none(store: Store) -> None:
     assert store.runs() == []
     assert store.run("night", after=0, limit=10) == []
     assert store.size().cohorts == 0
+    assert store.size().run_answers == 0
 
 
 def test_a_cohort_is_loaded_as_it_was_recorded(store: Store) -> None:
@@ -367,7 +407,7 @@ def test_texts_may_be_anything(store: Store, odd: str) -> None:
     assert [each.id for each in store.cohorts(limit=2, mode=odd)] == [of]
     assert store.runs() == [(f"run{odd}", 1)]
     assert [(each.cohort, each.text) for each in store.run(f"run{odd}", after=0, limit=2)] == [(of, odd)]
-    assert store.prune(5000.0) == 1
+    assert store.prune(5000.0) == 2
     assert store.runs() == []
 
 
@@ -458,7 +498,7 @@ def test_a_forgotten_cohort_takes_everything_of_it_along(store: Store) -> None:
     store.record([sighting("o-2", Verdict.DIVERGED, of=cohort("old"), at=0.0, run="gone", request_id="r-2")])
     store.record([sighting(of=cohort("new"), at=900.0, run="night", request_id="r-3")])
     store.record([sighting("o-1", Verdict.MATCH, of=cohort("old"), at=1.0, run="night", request_id="r-4")])
-    assert store.prune(1500.0) == 1
+    assert store.prune(1500.0) == 1 + 3
     assert store.specimens(cohort("old")) == []
     assert store.runs() == [("night", 1)]
     assert [each.request_id for each in store.run("night", after=0, limit=9)] == ["r-3"]
@@ -471,6 +511,129 @@ def test_a_number_of_a_run_is_never_given_twice(store: Store) -> None:
     """Not even when the latest answer was forgotten: whoever reads on from a number misses nothing."""
     store.record([sighting(of=cohort("old"), at=0.0, run="night")])
     latest = store.run("night", after=0, limit=9)[-1].number
-    assert store.prune(5000.0) == 1
+    assert store.prune(5000.0) == 2
     store.record([sighting(of=cohort("new"), at=5000.0, run="night")])
     assert store.run("night", after=latest, limit=9)[0].number > latest
+
+
+def test_old_answers_of_a_run_are_forgotten(store: Store) -> None:
+    """By their own age, while their cohort goes on; what is left is read in order, and an empty run is not listed."""
+    store.record([*labelled([0, 1], "gone"), *labelled([2, 3]), *labelled([900, 901])])
+    assert store.prune(1003.0) == 3
+    assert answers(store) == [3, 900, 901]
+    assert store.runs() == [("hot", 3)]
+    assert store.size().run_answers == 3
+    assert loaded(store).counts.observed == 6
+    assert store.prune(1003.0) == 0
+    store.record(labelled([1000], "gone"))
+    assert store.runs() == [("gone", 1), ("hot", 3)]
+
+
+def test_too_many_answers_of_runs_are_forgotten(open_store: OpenStore) -> None:
+    """The first recorded of all runs together; no cohort goes for it."""
+    store = open_store(Retention(run_answers=5))
+    for number in range(12):
+        store.record(labelled([number], "even" if number % 2 == 0 else "odd", cohort(str(number % 3))))
+    assert store.prune(12.0) == 7
+    assert answers(store, "even") == [8, 10]
+    assert answers(store, "odd") == [7, 9, 11]
+    assert store.runs() == [("odd", 3), ("even", 2)]
+    assert (store.size().cohorts, store.size().run_answers) == (3, 5)
+    store.record(labelled([12], "late"))
+    assert store.prune(12.0) == 1
+    assert answers(store, "odd") == [9, 11]
+    store.record(labelled(range(13, 18), "late"))
+    assert store.prune(18.0) == 5
+    assert store.runs() == [("late", 5)]
+    store.close()
+
+
+def test_a_hot_labelled_prompt_evicts_no_cohort(open_store: OpenStore) -> None:
+    """In a store that it makes too large its own oldest answers go, as often as it comes back."""
+    store = open_store(Retention(bytes=2**20))
+    others = [sighting(of=cohort(str(n)), at=0.0, kept=specimen(text="x" * 200)) for n in range(200)]
+    store.record([*others, *labelled([0], "calm", cohort("0"))])
+    before = store.size()
+    assert before.bytes < 2**20 * (1 - RUN_SHARE)
+    for start in range(1, 30_000, 6_000):
+        write(store, labelled(range(start, start + 6_000)))
+        drain(store, float(start))
+        assert store.size().bytes <= 2**20
+        assert store.size().cohorts == before.cohorts + 1
+        left = answers(store)
+        assert left == list(range(start + 6_000 - len(left), start + 6_000))
+        assert len(left) >= 400
+    assert [label for label, _ in store.runs()] == ["hot"]
+    assert len(keys(store, limit=1000)) == before.cohorts + 1
+    store.close()
+
+
+def test_many_cohorts_evict_no_run(open_store: OpenStore) -> None:
+    """In a store that they make too large the longest unseen go, and answers stay while they hold their part."""
+    store = open_store(Retention(bytes=2**20))
+    store.record(labelled(range(300), at=1000.0))
+    write(store, [sighting(of=cohort(str(n)), at=float(n), kept=specimen(text="x" * 2000)) for n in range(999)])
+    drain(store, 1000.0)
+    assert store.size().bytes <= 2**20
+    assert 50 < store.size().cohorts < 900
+    assert answers(store) == list(range(300))
+    assert store.load(cohort("998")) is not None
+    assert store.load(cohort("1")) is None
+    store.close()
+
+
+def test_pruning_takes_a_bounded_amount_at_a_time(open_store: OpenStore) -> None:
+    """Of answers, of cohorts, and of the answers of one cohort that is to go as a whole."""
+    store = open_store(Retention(run_answers=1))
+    write(store, [*labelled(range(PRUNE_RUN_ANSWERS), "gone", at=0.0), *labelled(range(101), at=0.0)])
+    assert store.prune(0.0) == PRUNE_RUN_ANSWERS
+    assert store.runs() == [("hot", 101)]
+    assert answers(store) == list(range(101))
+    assert store.prune(0.0) == 100
+    assert store.prune(0.0) == 0
+    store.close()
+    store = open_store(Retention(cohorts=1))
+    write(store, labelled(range(PRUNE_RUN_ANSWERS + 100), at=1.0))
+    write(store, [sighting(of=cohort(str(n)), at=2.0) for n in range(PRUNE_COHORTS + 10)])
+    assert store.prune(3.0) <= PRUNE_RUN_ANSWERS + PRUNE_COHORTS
+    assert 0 < store.size().run_answers <= 102
+    assert store.load(cohort()) is not None
+    drain(store, 3.0)
+    assert (store.size().cohorts, store.size().run_answers, store.runs()) == (1, 0, [])
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_repeated_pruning_ends_within_every_limit(open_store: OpenStore, seed: int) -> None:
+    """Whatever was recorded, and whichever limit it is past; the figures of the store stay those of its contents."""
+    chance = random.Random(seed)  # noqa: S311 - the same each time, and no secret
+    keep = Retention(
+        cohorts=chance.choice([30, 10_000]),
+        bytes=chance.choice([300_000, 2**30]),
+        seconds=chance.choice([700.0, 1e9]),
+        run_answers=chance.choice([100, 1_000_000]),
+    )
+    store = open_store(keep)
+    now, floor = 0.0, store.size().bytes
+    for _ in range(4):
+        batch = []
+        for _ in range(500):
+            now += 1.0
+            key, label = str(int(chance.paretovariate(0.4)) % 2000), chance.choice([None, "a", "b", f"l{now}"])
+            text = "x" * chance.randrange(2000)
+            batch.append(
+                sighting("o-1", Verdict.MATCH, at=now, of=cohort(key), kept=specimen(text=text), run=label)._replace(
+                    request_id=f"r-{now}"
+                )
+            )
+        write(store, batch)
+        drain(store, now)
+        held, runs = store.size(), store.runs()
+        kept = [entry for label, _ in runs for entry in store.run(label, after=0, limit=10_000)]
+        assert held.run_answers == len(kept) == sum(count for _, count in runs) <= keep.run_answers
+        assert held.cohorts == len(store.cohorts(limit=10_000)) <= keep.cohorts
+        assert held.bytes <= max(keep.bytes, floor)
+        assert all(entry.at >= now - keep.seconds for entry in kept)
+        assert all(each.last_seen >= now - keep.seconds for each in store.cohorts(limit=10_000))
+        assert all(store.load(entry.cohort) is not None for entry in kept)
+    store.close()

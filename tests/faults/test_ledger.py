@@ -12,7 +12,8 @@ import pytest
 
 from app.observation.labels import Drop
 from app.observation.ledger import PRUNE_SECONDS
-from app.observation.sqlite import SCHEMA_VERSION, SqliteStore
+from app.observation.sqlite import SqliteStore
+from app.observation.sqlite_schema import SCHEMA_VERSION
 from app.observation.store import CohortId, Reference, Sighting
 from tests.support.ledger_faults import (
     Rows,

@@ -2,13 +2,16 @@
 
 import base64
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from app.api.observatory import first_page
 from app.determinism.statistics import rate_text
+from app.observation.store import CohortId, RunEntry
 from app.observatory import read_assets
 from tests.support.forking import FORK, ForkingVllm, address
 from tests.support.running import RunningGateway, running_gateway
@@ -67,6 +70,29 @@ async def test_everything_needs_the_key(
     assert all(answer.headers["www-authenticate"].startswith('Basic realm="') for answer in refused)
     assert all(KEY not in answer.text for answer in refused)
     assert {200} == {answer.status_code for answer in allowed}
+
+
+async def test_a_key_in_any_script_is_the_key(
+    client: httpx.AsyncClient, upstream: ScriptedVllm, tmp_path: Path
+) -> None:
+    """The bytes of a bearer token are compared, so a key outside ASCII works as it is sent."""
+    key = "schlüssel-鍵"
+    async with running_gateway(tmp_path, upstream.url, observatory_key=key) as gateway:
+        allowed = await client.get(
+            address(gateway, "/api/state"), headers=[(b"authorization", b"Bearer " + key.encode())]
+        )
+        refused = await client.get(address(gateway, "/api/state"), headers=[(b"authorization", b"Bearer \xfc")])
+    assert (allowed.status_code, refused.status_code) == (200, 401)
+
+
+def test_a_page_of_a_run_ends_where_its_texts_are_large() -> None:
+    """It holds what fits, and one answer at least, so that whoever asks on gets all."""
+    small = RunEntry(1, CohortId("k", "m", "p"), "o-1", "r-1", 0.0)
+    large = RunEntry(2, CohortId("k", "m", "p"), "o-2", "r-2", 0.0, "x" * (600 * 1024))
+    giant = replace(large, text="x" * 2**21)
+    assert first_page([small] * 1000) == [small] * 1000
+    assert first_page([small, large, large, small]) == [small, large]
+    assert first_page([giant, small]) == [giant]
 
 
 async def test_without_a_key_a_public_gateway_shows_nothing(

@@ -289,9 +289,11 @@ def divergence() -> Board:
                     ),
                     graph(
                         "Cohorts in the ledger",
-                        "Different requests that are remembered, each in its mode and posture. At its limit the "
-                        "longest unseen go first, and their next repeat is a first answer again.",
-                        Query("max by (instance) (reprise_ledger_cohorts)", "{{instance}}"),
+                        "Different requests that are remembered, each in its mode and posture, and the answers of "
+                        "labelled runs. At its limit the longest unseen go first, and their next repeat is a first "
+                        "answer again.",
+                        Query("max by (instance) (reprise_ledger_cohorts)", "cohorts, {{instance}}"),
+                        Query("max by (instance) (reprise_ledger_run_answers)", "run answers, {{instance}}"),
                     ),
                     graph(
                         "Size of the ledger",

@@ -1,7 +1,6 @@
 """Verdicts, and where outputs fork."""
 
 from array import array
-from dataclasses import replace
 
 import pytest
 
@@ -84,7 +83,7 @@ def test_the_margin_is_the_larger_of_both_sides() -> None:
     right = choice("ac", tokens=("a", "c"), margins=array("d", [2.0, 7.0]))
     assert compare(output(left), output(right)).margin == 7.0
     unknown = choice("ab", tokens=("a", "b"), margins=array("d", [2.0, float("nan")]))
-    assert compare(output(left), output(replace(unknown, text="ad", tokens=("a", "d")))).margin == 0.125
+    assert compare(output(left), output(unknown._replace(text="ad", tokens=("a", "d")))).margin == 0.125
     alone = choice("ac", tokens=("a", "c"), margins=array("d", [2.0, float("nan")]))
     assert compare(output(unknown), output(alone)).margin is None
 

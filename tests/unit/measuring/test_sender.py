@@ -64,3 +64,14 @@ async def test_it_ends_and_leaves_nothing(
     timers = [reply._send._timer for reply in gateway.replies]
     assert len(timers) == 2
     assert all(timer is not None and timer.cancelled() for timer in timers)
+
+
+async def test_nothing_is_sent_while_the_gateway_goes_away() -> None:
+    """What is asked for after that is left out, and what went before was sent."""
+    gateway = Ends(None)
+    going: list[bool] = []
+    sender = Sender(gateway, retired=lambda: bool(going))  # type: ignore[arg-type]  # a gateway, as far as it goes
+    await sender.send(CALL)
+    going.append(True)
+    await sender.send(CALL)
+    assert len(gateway.handled) == 1

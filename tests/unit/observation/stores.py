@@ -29,4 +29,4 @@ class NothingToRead:
 
     def size(self) -> StoreSize:
         """Empty."""
-        return StoreSize(0, 0)
+        return StoreSize(0, 0, 0)

@@ -41,6 +41,7 @@ NAMES = {
     "reprise_replica_healthy",
     "reprise_ledger_cohorts",
     "reprise_ledger_bytes",
+    "reprise_ledger_run_answers",
     "reprise_ledger_queue_observations",
 }
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from app.determinism.output import Blocks, Choice, Output
-from app.observation.sqlite import APPLICATION_ID, SCHEMA_VERSION, SqliteStore
+from app.observation.sqlite import SqliteStore
+from app.observation.sqlite_schema import APPLICATION_ID, SCHEMA_VERSION
 from app.observation.store import CohortId, Reference, Sighting, Specimen, StoreError, StoreVersionError
 
 COHORT = CohortId("a" * 64, "isolated", "p-1")
@@ -245,7 +246,7 @@ def test_a_ledger_of_the_first_version_is_taken_over(path: Path) -> None:
     connection.close()
     old, new = CohortId("k", "isolated", "p-1"), sighting(1)
     store = SqliteStore(path)
-    store.record([replace(new, specimen=Specimen(new.output, "r-1", "r", 10.0), run="night", at=10.0)])
+    store.record([new._replace(specimen=Specimen(new.output, "r-1", "r", 10.0), run="night", at=10.0)])
     store.close()
     store = SqliteStore(path)
     loaded = store.load(old)
@@ -278,7 +279,7 @@ def test_a_number_that_no_column_holds_is_a_store_error(path: Path) -> None:
     store = SqliteStore(path)
     wide = sighting(1)
     with pytest.raises(StoreError, match="too large"):
-        store.record([sighting(), replace(wide, reference=replace(wide.reference, cached_tokens=2**63))])
+        store.record([sighting(), wide._replace(reference=replace(wide.reference, cached_tokens=2**63))])
     assert store.load(COHORT) is None
     store.record([sighting()])
     assert store.load(COHORT) is not None
