@@ -15,7 +15,7 @@ import orjson
 
 from app.determinism.evidence import NOTHING_ASKED, Asked, Evidence, ask
 from app.determinism.mode import DETERMINISTIC_MODES, Mode
-from app.determinism.plan import Plan, Wish, resolve
+from app.determinism.plan import DEFAULT_WINDOW, Plan, Wish, resolve
 from app.determinism.request import InferenceRequest, edit, parse
 from app.determinism.sampling import Pinned, Sampling, pin
 from app.errors import UpstreamReset, UpstreamUnavailable
@@ -38,8 +38,14 @@ from app.upstream.client import UpstreamClient, UpstreamResponse
 from app.upstream.replica import Replica
 from app.upstream.splice import StreamSplice
 from app.upstream.word import GuardsWord
+from app.verifier.answering import Verification
+from app.verifier.errands import Sender
+from app.verifier.making import Offer
 
 _EVIDENCE_GROWTH: Final = 4
+_ABOUT_THE_BODY: Final = frozenset({b"accept", b"content-type"})
+"""What a caller says of his body and his answer, and not of those of our own errands."""
+
 _LARGE: Final = 256 * 1024
 """Bytes of an answer whose rewriting would hold the event loop for milliseconds."""
 
@@ -68,6 +74,7 @@ class Policy:
     guard_key: bytes | None = None
     caller_key: bytes = b""
     evidence: Evidence = Evidence.LOGPROBS
+    window: int = DEFAULT_WINDOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +106,7 @@ class Gateway:
         client: UpstreamClient,
         observatory: Observatory,
         policy: Policy,
+        verification: Verification,
         *,
         suspect: Callable[[Replica], None],
     ) -> None:
@@ -108,6 +116,7 @@ class Gateway:
         self._client = client
         self._observatory = observatory
         self._policy = policy
+        self._verification = verification
 
     def exchange(self, request_id: str, origin: Origin = Origin.CLIENT) -> Exchange:
         """What observation keeps of a request that arrives now; a context manager around `handle`."""
@@ -116,14 +125,32 @@ class Gateway:
     async def handle(self, call: Call, reply: Reply, exchange: Exchange) -> None:
         """Answer one call. Raises RepriseError for the caller to tell; see `Reply.fail`."""
         request = parse(call.path, call.body)
-        plan = resolve(request, call.wish, self._policy.default_mode, self._scheduler.served)
+        plan = resolve(request, call.wish, self._policy.default_mode, self._scheduler.served, self._policy.window)
         pinned = self._pin(request, plan, call.request_id)
         exchange.planned(request, plan, pinned.sampling)
         ready = _Ready(call, plan, request, pinned, self._asking(call, request, plan))
+        if plan.window is not None:
+            await self._verify(ready, reply, exchange)
+            return
         unreachable = await self._attempt(ready, reply, exchange)
         if unreachable is not None:
             # Nothing was sent, so this is not a second execution. Whatever happens now is told to the caller.
             await self._attempt(ready, reply, exchange, without=unreachable)
+
+    async def _verify(self, ready: "_Ready", reply: Reply, exchange: Exchange) -> None:
+        """Answer a request by the verifier's word instead of relaying an answer."""
+        sender = Sender(
+            self._scheduler,
+            self._client,
+            ready.asking,
+            ready.call.request_id,
+            lambda lease, name: self._errand_headers(ready, lease, name),
+            self._observatory.holding,
+            self._suspect,
+        )
+        plan, sampling = ready.plan, ready.pinned.sampling
+        offer = Offer(ready.request, plan, sender)
+        await self._verification.answer(offer, lambda lease: _facts(plan, sampling, lease, guard=True), reply, exchange)
 
     async def _attempt(
         self, ready: "_Ready", reply: Reply, exchange: Exchange, without: Replica | None = None
@@ -133,7 +160,7 @@ class Gateway:
         try:
             async with leasing as granted:
                 exchange.leased(granted.replica.name, granted.admission, granted.waited, granted.ticket)
-                headers = self._request_headers(ready, granted)
+                headers = self._request_headers(ready, granted, ready.call.request_id)
                 asked = self._evidence(ready, granted)
                 body = edit(ready.pinned.body, asked.changes)
                 async with self._client.send(granted.replica, ready.call.path, headers, body) as response:
@@ -224,14 +251,25 @@ class Gateway:
 
         Where the gateway's own key replaces the caller's, nobody checks that one: whoever asks is then one caller.
         """
-        if not plan.exclusive:
+        if not plan.exclusive and plan.window is None:
             return ANYBODY
         checked = self._policy.api_key is None
         credentials = next((value for name, value in call.headers if checked and name == b"authorization"), b"")
         key = blake2b(credentials, key=self._policy.caller_key, digest_size=8).hexdigest() if credentials else ""
         return Asking(key, request.priority)
 
-    def _request_headers(self, ready: "_Ready", lease: Lease) -> list[Header]:
+    def _errand_headers(self, ready: "_Ready", lease: Lease | None, request_id: str) -> list[Header]:
+        """The head of a request of our own for an answer, with a lease or, where it needs no engine, without one."""
+        ours = [(b"content-type", b"application/json")]
+        if lease is not None:
+            return [*self._request_headers(ready, lease, request_id, _ABOUT_THE_BODY), *ours]
+        if self._policy.guard_key is not None:
+            ours.append((GUARD_KEY, self._policy.guard_key))
+        return self._passed(ready, request_id, ours, _ABOUT_THE_BODY)
+
+    def _request_headers(
+        self, ready: "_Ready", lease: Lease, request_id: str, without: frozenset[bytes] = frozenset()
+    ) -> list[Header]:
         ours = [(ADMISSION, lease.admission.encode())]
         if lease.status.guarded and self._policy.guard_key is not None:
             ours += ((GUARD_KEY, self._policy.guard_key), (QUEUE_TIMEOUT, self._patience))
@@ -240,8 +278,13 @@ class Gateway:
                     (CALLER, ready.asking.key.encode()),
                     (PRIORITY, b"%d" % ready.asking.priority),
                 )
-        call = ready.call
-        return to_engine(call.headers, request_id=call.request_id.encode(), api_key=self._policy.api_key, ours=ours)
+        return self._passed(ready, request_id, ours, without)
+
+    def _passed(self, ready: "_Ready", request_id: str, ours: list[Header], without: frozenset[bytes]) -> list[Header]:
+        caller = ready.call.headers
+        if without:
+            caller = tuple(header for header in caller if header[0] not in without)
+        return to_engine(caller, request_id=request_id.encode(), api_key=self._policy.api_key, ours=ours)
 
 
 def _facts(plan: Plan, sampling: Sampling, lease: Lease, *, guard: bool) -> list[Header]:

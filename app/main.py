@@ -52,6 +52,7 @@ from app.upstream.drain import DrainProof
 from app.upstream.prober import Prober
 from app.upstream.replica import Replica, ReplicaStatus
 from app.upstream.watchdog import Watchdog
+from app.verifier.answering import Verification
 
 _log = logging.getLogger(__name__)
 
@@ -117,7 +118,13 @@ def create_app(settings: Settings) -> Application:
     history = GateHistory(time.time)  # noqa: TID251 - the page shows when it was
     watchdog = _watchdog(settings, prober, scheduler, metrics, history)
     policy = _policy(settings, state.key)
-    gateway = Gateway(scheduler, client, observatory, policy, suspect=watchdog.suspect)
+    verification = Verification(
+        state.key,
+        comment=settings.stream_comment,
+        clock=time.monotonic,
+        wall=time.time,  # noqa: TID251 - an answer shows when it was created
+    )
+    gateway = Gateway(scheduler, client, observatory, policy, verification, suspect=watchdog.suspect)
     sender = Sender(gateway, retired=lambda: scheduler.retired)
     shadows = Shadows(sender, rate=settings.shadow_rate, chance=random.random, dropped=metrics.shadow_dropped)
     schedule = Schedule(
@@ -230,6 +237,7 @@ def _policy(settings: Settings, caller_key: bytes) -> Policy:
         guard_key=guard_key.encode() if guard_key is not None else None,
         caller_key=caller_key,
         evidence=settings.evidence,
+        window=settings.window,
     )
 
 

@@ -54,7 +54,7 @@ class Previewer:
     def look(self, body: bytes, wish: Wish) -> Preview:
         """Preview one body. Raises InvalidRequest, ModelNotFound and ModeNotImplemented as the gateway would."""
         request = _parsed(body)
-        plan = resolve(request, wish, self._policy.default_mode, self._scheduler.served)
+        plan = resolve(request, wish, self._policy.default_mode, self._scheduler.served, self._policy.window)
         tiny, keep = self._policy.tiny_temperature, self._scheduler.by_priority
         pinned = pin(request, plan, salt=_SALT, tiny=tiny, keep_priority=keep)
         error: RepriseError | None = None

@@ -15,6 +15,7 @@ from pydantic_settings import (
 
 from app.determinism.evidence import Evidence
 from app.determinism.mode import REQUESTABLE_MODES, Mode
+from app.determinism.plan import DEFAULT_WINDOW, MOST_WINDOW
 from app.observation.store import Retention
 from app.scheduling.gate import GatePolicy
 from app.scheduling.scheduler import Queueing
@@ -33,6 +34,9 @@ class Settings(BaseSettings):
         ("http://127.0.0.1:8001",), description="Base URLs of the vLLM replicas; comma-separated in the environment."
     )
     default_mode: Mode = Field(Mode.STANDARD, description="The mode of requests that name none.")
+    window: int = Field(
+        DEFAULT_WINDOW, ge=1, le=MOST_WINDOW, description="Tokens of a window of `verified` answers that name none."
+    )
     tiny_temperature: float = Field(1e-5, gt=0, le=0.01, description="What `tiny_temperature` sends instead of 0.")
     guard_key: SecretStr | None = Field(None, description="The key that replicas' guards share with their gateways.")
     upstream_api_key: SecretStr | None = Field(

@@ -18,11 +18,15 @@ from app.determinism.mode import (
     Mode,
 )
 from app.determinism.request import InferenceRequest
-from app.errors import InvalidRequest, ModeNotImplemented
+from app.errors import InvalidRequest
 
 MODE_HEADER: Final = "x-determinism-mode"
 MITIGATIONS_HEADER: Final = "x-determinism-mitigations"
 ON_UNAVAILABLE_HEADER: Final = "x-determinism-on-unavailable"
+
+
+DEFAULT_WINDOW: Final = 128
+MOST_WINDOW: Final = 4096
 
 
 class OnUnavailable(StrEnum):
@@ -39,6 +43,7 @@ class Wish:
     mode: Mode | None = None
     mitigations: frozenset[Mitigation] = frozenset()
     on_unavailable: OnUnavailable | None = None
+    window: int | None = None
 
 
 NO_WISH: Final = Wish()
@@ -46,12 +51,13 @@ NO_WISH: Final = Wish()
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The resolved decision for one request."""
+    """The resolved decision for one request. ``window`` is in tokens, None for an answer that is not verified."""
 
     mode: Mode
     model: str | None
     mitigations: frozenset[Mitigation] = frozenset()
     on_unavailable: OnUnavailable = OnUnavailable.REJECT
+    window: int | None = None
 
     @property
     def exclusive(self) -> bool:
@@ -66,15 +72,18 @@ class Plan:
         return frozenset()
 
 
-def resolve(request: InferenceRequest, header: Wish, default: Mode, served: Collection[str]) -> Plan:
+def resolve(
+    request: InferenceRequest, header: Wish, default: Mode, served: Collection[str], window: int = DEFAULT_WINDOW
+) -> Plan:
     """The plan for a request.
 
     ``served`` holds the model names that replicas answer to; a name among them is never read as having a suffix.
-    Raises InvalidRequest naming the place that is wrong or disagrees, and ModeNotImplemented.
+    ``window`` is that of verified answers, in tokens, where the caller names none. Raises InvalidRequest naming the
+    place that is wrong or disagrees.
     """
     if "determinism" not in request.members and header is NO_WISH and "@" not in (request.model or ""):
         if default is not Mode.STANDARD:
-            return _plan(default, request.model, NO_WISH, NO_WISH)
+            return _plan(default, request.model, NO_WISH, NO_WISH, window)
         # Kept only for names that exist: a caller must not fill the memory with names of his own.
         return _standard(request.model) if request.model in served else Plan(Mode.STANDARD, request.model)
     body = _read_body(request.members.get("determinism"))
@@ -87,7 +96,7 @@ def resolve(request: InferenceRequest, header: Wish, default: Mode, served: Coll
     mode = _agreed(named)
     if mode is None:
         mode = Mode.CUSTOM if header.mitigations | body.mitigations else default
-    return _plan(mode, model, header, body)
+    return _plan(mode, model, header, body, window)
 
 
 def read_headers(mode: str | None, mitigations: str | None, on_unavailable: str | None) -> Wish:
@@ -116,9 +125,9 @@ def _read_body(value: object) -> Wish:
 
 def _read_object(value: dict[str, Any]) -> Wish:
     for name in value:
-        if name not in {"mode", "mitigations", "on_unavailable"}:
+        if name not in {"mode", "mitigations", "on_unavailable", "window"}:
             raise InvalidRequest(
-                f"'determinism.{name}' is unknown; known are mode, mitigations and on_unavailable.",
+                f"'determinism.{name[:40]}' is unknown; known are mode, mitigations, on_unavailable and window.",
                 param=f"determinism.{name}",
             )
     names = value.get("mitigations")
@@ -129,7 +138,19 @@ def _read_object(value: dict[str, Any]) -> Wish:
         None if mode is None else _mode(mode, "determinism.mode"),
         frozenset(_mitigation(name, "determinism.mitigations") for name in names or ()),
         None if on_unavailable is None else _on_unavailable(on_unavailable, "determinism.on_unavailable"),
+        _window(value.get("window")),
     )
+
+
+def _window(value: object) -> int | None:
+    if value is None:
+        return None
+    if type(value) is not int or not 1 <= value <= MOST_WINDOW:
+        raise InvalidRequest(
+            f"'determinism.window' must be an integer from 1 to {MOST_WINDOW}, not {_shown(value)}.",
+            param="determinism.window",
+        )
+    return value
 
 
 def _split_suffix(model: str | None, served: Collection[str]) -> tuple[str | None, Mode | None]:
@@ -149,10 +170,13 @@ def _agreed(named: dict[str, Mode | None]) -> Mode | None:
     return next(iter(said.values()), None)
 
 
-def _plan(mode: Mode, model: str | None, header: Wish, body: Wish) -> Plan:
+def _plan(mode: Mode, model: str | None, header: Wish, body: Wish, window: int) -> Plan:
     mitigations = MODE_MITIGATIONS.get(mode, frozenset()) | header.mitigations | body.mitigations
-    if Mitigation.VERIFICATION in mitigations:
-        raise ModeNotImplemented("'verified' is not available in this version.", param="determinism")
+    verified = Mitigation.VERIFICATION in mitigations
+    if body.window is not None and not verified:
+        raise InvalidRequest(
+            f"'determinism.window' belongs to the mode '{Mode.VERIFIED}', not to '{mode}'.", param="determinism.window"
+        )
     choices = {wish.on_unavailable for wish in (header, body)} - {None}
     if len(choices) > 1:
         raise InvalidRequest(
@@ -160,7 +184,13 @@ def _plan(mode: Mode, model: str | None, header: Wish, body: Wish) -> Plan:
             param="determinism.on_unavailable",
             code="contradictory_mode",
         )
-    return Plan(mode, model, mitigations, next(iter(choices), None) or OnUnavailable.REJECT)
+    return Plan(
+        mode,
+        model,
+        mitigations,
+        next(iter(choices), None) or OnUnavailable.REJECT,
+        (body.window or window) if verified else None,
+    )
 
 
 @lru_cache(maxsize=64)

@@ -36,6 +36,10 @@ INVARIANT_CUDA: Final = (8, 0)
 INVARIANT_ROCM: Final = frozenset({"gfx90a", "gfx942", "gfx950"})
 """The AMD architectures for which vLLM documents batch invariance (the same page)."""
 
+LOGPROBS_MODES: Final = frozenset({"raw_logprobs", "processed_logprobs"})
+"""The values of ``--logprobs-mode`` under which an engine reports log-probabilities; the others are logits. In a pass
+that asks for no processing at temperature 0 the two are the same numbers."""
+
 _RUNTIME_ONLY: Final = frozenset({"guard_key"})
 
 
@@ -87,10 +91,13 @@ class Posture:
     prefix_caching: bool | None = None
     chunked_prefill: bool | None = None
     max_batched_tokens: int | None = None
+    max_scheduled_tokens: int | None = None
     max_sequences: int | None = None
     scheduling_policy: str | None = None
     async_scheduling: bool | None = None
     model_runner: str | None = None
+    kv_connector: str | None = None
+    logprobs_mode: str | None = None
     seed: int | None = None
     api_servers: int | None = None
 
@@ -277,6 +284,30 @@ def _framework(posture: Posture) -> Provision:
     return Provision(held=True, reason="operations without a deterministic form only warn" if warns else "")
 
 
+def _verification(posture: Posture) -> Provision:
+    """Passes repeat where each is alone, or no row depends on its company; and their rows must be log-probabilities."""
+    wrong: list[str] = []
+    unknown: list[str] = []
+    alone, invariant = _isolation(posture), _batch_invariance(posture)
+    if not (alone.held or invariant.held):
+        (wrong if alone.held is False and invariant.held is False else unknown).append(alone.reason)
+    if posture.data_parallel not in {None, 1}:
+        wrong.append(f"the engine has {posture.data_parallel} data-parallel ranks, whose steps wait for each other")
+    if posture.logprobs_mode is None:
+        unknown.append(_not_observed("the logprobs mode"))
+    elif posture.logprobs_mode not in LOGPROBS_MODES:
+        wrong.append(f"--logprobs-mode is {posture.logprobs_mode}, so the engine reports no log-probabilities")
+    if posture.speculation is None:
+        unknown.append(_not_observed("speculative decoding"))
+    elif posture.speculation != "none":
+        wrong.append(f"the engine decodes speculatively ({posture.speculation})")
+    if posture.kv_connector not in {None, "none"}:
+        wrong.append(f"the engine takes KV from elsewhere ({posture.kv_connector})")
+    if wrong or unknown:
+        return Provision(held=False if wrong else None, reason="; ".join(wrong or unknown))
+    return Provision(held=True)
+
+
 _RULES: Final[dict[Mitigation, Callable[[Posture], Provision]]] = {
     Mitigation.BATCH_ISOLATION: _isolation,
     Mitigation.CACHE_BYPASS: _by_request,
@@ -286,5 +317,5 @@ _RULES: Final[dict[Mitigation, Callable[[Posture], Provision]]] = {
     Mitigation.FRAMEWORK_DETERMINISM: _framework,
     Mitigation.TINY_TEMPERATURE: _by_request,
     Mitigation.PINNED_SEED: _by_request,
-    Mitigation.VERIFICATION: _by_request,
+    Mitigation.VERIFICATION: _verification,
 }

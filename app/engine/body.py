@@ -3,13 +3,16 @@
 import json
 from typing import Final
 
+from app.asgi import Receive
 from app.engine.asgi import BodyTooLargeError, Inbox, Refusal
 
 RESPONSES_PATH: Final = "/v1/responses"
 
+_DISCONNECT: Final = "http.disconnect"
+
 
 class ClientLeftError(Exception):
-    """The client has gone before its body was complete; nobody is left to tell."""
+    """The client has gone before its answer was complete; nobody is left to tell."""
 
 
 async def take_in(inbox: Inbox, path: str, patience: float) -> Refusal | None:
@@ -46,3 +49,22 @@ def _background(body: bytes) -> Refusal | None:
         "run unseen beside requests that were promised to be alone"
     )
     return Refusal(400, "invalid_request", message, param="background")
+
+
+async def read_whole(receive: Receive) -> bytes:
+    """The body that `take_in` left in the inbox; raises ClientLeftError."""
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == _DISCONNECT:
+            raise ClientLeftError
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def departure(receive: Receive) -> None:
+    """Wait for as long as the client stays, then raise ClientLeftError. To be called after its body was read."""
+    while (await receive())["type"] != _DISCONNECT:
+        pass
+    raise ClientLeftError

@@ -7,6 +7,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from app.asgi import Scope
+from app.determinism.mode import Mitigation
 from app.engine.asgi import Refusal, header
 from app.engine.observer import api_servers, sequences_at_once
 from app.scheduling.ticket import Admission
@@ -120,9 +121,9 @@ class Door:
         return scheme.lower() == "bearer" and sum(_same(token.encode(), digest) for digest in digests) > 0
 
 
-def unavailable(reason: str) -> Refusal:
-    """Isolation cannot be honoured."""
-    return Refusal(503, "determinism_unavailable", f"batch_isolation cannot be honoured: {reason}")
+def unavailable(reason: str, what: Mitigation = Mitigation.BATCH_ISOLATION) -> Refusal:
+    """A mitigation cannot be honoured."""
+    return Refusal(503, "determinism_unavailable", f"{what} cannot be honoured: {reason}")
 
 
 def _malformed(message: str) -> Refusal:

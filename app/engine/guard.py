@@ -28,6 +28,9 @@ What remains: the gate knows what comes by the paths below. It does not see what
 vLLM's development endpoints or another plugin, nor a middleware of the operator's, loaded after this one, that changes
 a body. And peaks count requests, not the sequences of one.
 
+A gateway's own verification passes (``POST /reprise/score``, `app.engine.scoring`) go the same way, with the guard's
+scorer in the place of vLLM's application. ``POST /reprise/text`` (`app.engine.texts`) puts no work on the engine.
+
 Who presents the guard key gets the co-resident peak, the wait and the posture's digest in headers, and on a stream the
 peak in one SSE comment. Against the same key ``GET /reprise/posture`` tells what the engine really runs and how the
 gate is, and ``GET /reprise/admissions`` who was admitted from when to when (`app.engine.admissions`).
@@ -57,9 +60,11 @@ from app.engine.body import ClientLeftError, take_in
 from app.engine.door import KEY_HEADER, OURS, Asked, Door, unavailable
 from app.engine.observer import Observer, most_logprobs
 from app.engine.options import GuardOptions
+from app.engine.scoring import SCORE_PATH, Scorer
+from app.engine.texts import TEXT_PATH, texts
 from app.errors import QueueFull, QueueTimeout
 from app.scheduling.gate import Gate
-from app.scheduling.ticket import Ticket
+from app.scheduling.ticket import Admission, Ticket
 
 POSTURE_PATH: Final = "/reprise/posture"
 ADMISSIONS_PATH: Final = "/reprise/admissions"
@@ -82,6 +87,8 @@ DRAIN_POLL: Final = 0.002
 
 _DIGITS: Final = 18
 
+_STRANGER: Final = Refusal(403, "forbidden", f"the guard key is missing or wrong ({KEY_HEADER.decode()})")
+_UNOBSERVED: Final = Refusal(503, "not_ready", "the posture has not been observed yet", retry_after=b"1")
 _TOO_MUCH: Final = Refusal(429, "queue_full", "the bodies of the requests that wait are too large", retry_after=b"1")
 
 # Under vLLM's own logger, since its logging configuration has no handler for others.
@@ -115,6 +122,7 @@ class Guard:
         self._gate = Gate(self._options.policy)
         self._log = AdmissionLog(self._options.admissions, clock=time.monotonic, today=lambda: datetime.now(UTC))
         self._observer = Observer(environ, guard_key=self._door.has_key)
+        self._scorer = Scorer()
         self._bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,7 +135,9 @@ class Guard:
                 await self._tell(self._posture_page, scope, send)
             case ("http", "GET") if path == ADMISSIONS_PATH:
                 await self._tell(self._admissions_page, scope, send)
-            case ("http", "POST") if path in GENERATING_PATHS:
+            case ("http", "POST") if path == TEXT_PATH:
+                await self._texts(scope, receive, send)
+            case ("http", "POST") if path in GENERATING_PATHS or path == SCORE_PATH:
                 await self._generate(scope, receive, send)
             case ("websocket", _) if path == REALTIME_PATH:
                 await send({"type": "websocket.close", "code": 1008, "reason": _NO_REALTIME})
@@ -151,7 +161,7 @@ class Guard:
 
     async def _tell(self, page: Callable[[Scope], dict[str, Any] | Refusal], scope: Scope, send: Send) -> None:
         if not self._door.trusts(scope):
-            await Refusal(403, "forbidden", f"the guard key is missing or wrong ({KEY_HEADER.decode()})").send(send)
+            await _STRANGER.send(send)
             return
         answer = page(scope)
         if isinstance(answer, Refusal):
@@ -163,7 +173,7 @@ class Guard:
         self._observer.start(scope["app"].state)
         posture = self._observer.posture
         if posture is None:
-            return Refusal(503, "not_ready", "the posture has not been observed yet")
+            return _UNOBSERVED
         return {
             "posture": posture.to_mapping(),
             "digest": posture.digest,
@@ -172,6 +182,8 @@ class Guard:
             "epoch": self._log.epoch,
             "guard_version": _guard_version(),
             "max_logprobs": most_logprobs(scope["app"].state),
+            "model": self._observer.model,
+            "self_test": asdict(self._scorer.verdict),
         }
 
     def _admissions_page(self, scope: Scope) -> dict[str, Any] | Refusal:
@@ -186,11 +198,41 @@ class Guard:
         limit = min(numbers["limit"], MOST_LISTED)
         return self._log.page(request=query.get("request"), after=numbers["after"], limit=limit)
 
+    async def _texts(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._door.trusts(scope):
+            await _STRANGER.send(send)
+            return
+        inbox = Inbox(receive, self._options.buffer_limit)
+        try:
+            refusal = await take_in(inbox, TEXT_PATH, self._options.body_timeout)
+            await (texts(scope, inbox.receive, send) if refusal is None else refusal.send(send))
+        except ClientLeftError:
+            pass
+        finally:
+            inbox.close()
+
+    def _unfit(self, wish: Asked, state: object) -> Refusal | None:
+        """Why a pass may not decide anything here, before it waits for its turn."""
+        if not wish.trusted:
+            return _STRANGER
+        posture = self._observer.posture
+        if posture is None:
+            self._observer.start(state)
+            return _UNOBSERVED
+        provision = posture.provides(Mitigation.VERIFICATION)
+        reason = provision.reason
+        if provision.held and wish.admission is not Admission.EXCLUSIVE:
+            provision = posture.provides(Mitigation.BATCH_INVARIANCE)
+            reason = f"a pass must be exclusive here: {provision.reason}"
+        return None if provision.held else unavailable(reason, Mitigation.VERIFICATION)
+
     # The way of a request.
 
     async def _generate(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = scope["app"].state
         wish = self._door.decide(scope, state)
+        if isinstance(wish, Asked) and _path(scope) == SCORE_PATH:
+            wish = self._unfit(wish, state) or wish
         if isinstance(wish, Refusal):
             await wish.send(send)
             return
@@ -251,8 +293,9 @@ class Guard:
             return replace(unavailable(text), retry_after=b"1")
         wait = self._log.started(interval) - ticket.asked
         reporter = Reporter(outbox, ticket, wait, self._observer.digest)
+        serve = self._scorer if _path(scope) == SCORE_PATH else self._app
         try:
-            await self._app(scope, inbox.receive, reporter.send if wish.trusted else outbox)
+            await serve(scope, inbox.receive, reporter.send if wish.trusted else outbox)
         finally:
             if wish.alone and not await self._emptied(client, _sleep):
                 logger.warning("an exclusive request still runs %g s after its answer", self._options.drain_deadline)

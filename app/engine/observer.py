@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from app.determinism.posture import DIFFERING, Fact, Posture, digest_of
+from app.engine.model import model_facts
 from app.engine.plugin import EXTENSION, WORKER_METHOD
 
 HASH_LIMIT: Final = "REPRISE_WEIGHTS_HASH_LIMIT_BYTES"
@@ -52,9 +53,11 @@ _CONFIG_FACTS: Final = {
     "api_servers": "parallel_config._api_process_count",
     "chunked_prefill": "scheduler_config.enable_chunked_prefill",
     "max_batched_tokens": "scheduler_config.max_num_batched_tokens",
+    "max_scheduled_tokens": "scheduler_config.max_num_scheduled_tokens",
     "max_sequences": "scheduler_config.max_num_seqs",
     "scheduling_policy": "scheduler_config.policy",
     "async_scheduling": "scheduler_config.async_scheduling",
+    "logprobs_mode": "model_config.logprobs_mode",
 }
 """Posture field -> where vLLM 0.32 keeps it in its live configuration."""
 
@@ -83,6 +86,9 @@ def engine_facts(state: object) -> dict[str, Fact]:
     facts["model"] = _model_name(getattr(model_config, "model", None))
     facts["lora"] = _described(config, "lora_config", ("max_lora_rank", "max_loras"))
     facts["speculation"] = _described(config, "speculative_config", ("method", "model", "num_speculative_tokens"))
+    facts["kv_connector"] = _described(config, "kv_transfer_config", ("kv_connector", "kv_role"))
+    if facts["max_scheduled_tokens"] == "none":  # vLLM's scheduler then takes the other bound
+        facts["max_scheduled_tokens"] = facts["max_batched_tokens"]
     facts["chat_template_digest"] = _chat_template_digest(state)
     defaults = getattr(model_config, "get_diff_sampling_param", None)
     facts["generation_config_digest"] = None if defaults is None else digest_of(defaults())
@@ -203,6 +209,7 @@ class Observer:
         self._task: asyncio.Task[None] | None = None
         self._workers_told = False
         self.posture: Posture | None = None
+        self.model: dict[str, Any] | None = None
         self.digest = UNKNOWN_POSTURE
 
     def start(self, state: object) -> None:
@@ -218,6 +225,7 @@ class Observer:
 
     async def _observe(self, state: object) -> None:
         try:
+            self.model = await asyncio.to_thread(model_facts, state)
             limit = int(self._environ.get(HASH_LIMIT, DEFAULT_HASH_LIMIT))
             facts = engine_facts(state) | await asyncio.to_thread(model_digests, state, limit)
             facts |= {"epoch": self._environ.get("REPRISE_EPOCH") or "none", "guard_key": self._guard_key}

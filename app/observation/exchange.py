@@ -7,7 +7,8 @@ digest that the answer carries is made when the answer is complete anyway.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType, TracebackType
 from typing import Final, NamedTuple, Protocol, Self
 
@@ -28,6 +29,7 @@ from app.observation.watch import StreamWatch, UnaryWatch
 from app.receipts.store import Finished, GateTimes, Receipts
 from app.reply import ClientGone
 from app.upstream.word import GuardsWord
+from app.verification.report import Report
 
 
 class Timed(Protocol):
@@ -95,9 +97,20 @@ class Observatory:
             gauges = self._leases[replica] = self.metrics.leases(replica)
         return gauges.exclusive if admission == "exclusive" else gauges.shared
 
-    def cohort_key(self, request: InferenceRequest, model: str | None) -> str:
-        """The cohort key of a request for ``model`` as served."""
-        return self._keys.of(canonical(request, model))
+    @contextmanager
+    def holding(self, replica: str, admission: str) -> Iterator[None]:
+        """Show a lease on a replica for as long as it is entered."""
+        gauge = self.leases(replica, admission)
+        gauge.inc()
+        try:
+            yield
+        finally:
+            gauge.dec()
+
+    def cohort_key(self, request: InferenceRequest, plan: Plan) -> str:
+        """The cohort key of a request for the model as served. A window is a part of what was asked."""
+        said = canonical(request, plan.model)
+        return self._keys.of(said if plan.window is None else b"%b\x00window %d" % (said, plan.window))
 
 
 class Exchange:
@@ -110,6 +123,7 @@ class Exchange:
         "_comparable",
         "_done",
         "_first_piece_at",
+        "_held",
         "_last_piece_at",
         "_observatory",
         "_origin",
@@ -127,6 +141,7 @@ class Exchange:
         "_streams",
         "_submitted",
         "_ticket",
+        "_verification",
         "_waited",
         "_watch",
     )
@@ -145,6 +160,8 @@ class Exchange:
         self._streams = False
         self._replica = ""
         self._admission = ""
+        self._held = False
+        self._verification: Report | None = None
         self._done = _NOTHING_DONE
         self._ticket: Timed | None = None
         self._output: str | None = None
@@ -175,12 +192,23 @@ class Exchange:
         """A replica was found; ``waited`` is in seconds, ``ticket`` of the gateway's own gate."""
         self._replica, self._admission, self._ticket = replica, admission, ticket
         self._waited += waited
+        self._held = True
         self._observatory.leases(replica, admission).inc()
+
+    def served(self, replica: str, admission: str, waited: float) -> None:
+        """A replica served the request under leases of its own; ``waited`` is in seconds, in all."""
+        self._replica, self._admission, self._waited = replica, admission, waited
+
+    def verified(self, report: Report) -> None:
+        """What it took to verify the answer, complete or not."""
+        self._verification = report
+        self._observatory.metrics.verification.count(report)
 
     def unreached(self) -> None:
         """The replica that was found could not be reached, and another one is asked for."""
-        if self._replica:
+        if self._held:
             self._observatory.leases(self._replica, self._admission).dec()
+            self._held = False
         self._replica, self._admission, self._ticket = "", "", None
 
     def answered(self, status: int, word: GuardsWord, done: Done) -> None:
@@ -248,7 +276,7 @@ class Exchange:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._replica:
+        if self._held:
             self._observatory.leases(self._replica, self._admission).dec()
         outcome = self._outcome(error)
         self._count(outcome, error)
@@ -296,6 +324,7 @@ class Exchange:
                 self._output,
                 self._cohort_key,
                 _gate_times(self._ticket, self._observatory.clock()),
+                self._verification,
             )
         )
 
@@ -314,7 +343,7 @@ class Exchange:
         assert self._plan is not None  # noqa: S101 - the order of calls; never depends on input
         self._submitted = True
         self._comparable = skip is None and output is not None
-        self._cohort_key = self._observatory.cohort_key(self._request, self._plan.model)
+        self._cohort_key = self._observatory.cohort_key(self._request, self._plan)
         observation = Observation(
             request_id=self._request_id,
             cohort_key=self._cohort_key,

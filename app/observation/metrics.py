@@ -26,6 +26,7 @@ from app.determinism.divergence import Closeness, Verdict
 from app.determinism.mode import Mode
 from app.observation.labels import Cause, Cross, Drop, Outcome
 from app.observation.store import Origin, Skip, StoreSize
+from app.observation.verification import VerificationMetrics
 from app.upstream.replica import GateView
 
 OTHER_MODEL: Final = "other"
@@ -225,6 +226,7 @@ class Metrics:
                    self._inter_token.labels(mode))
             for mode in (*Mode, UNKNOWN)
         }  # fmt: skip
+        self.verification = VerificationMetrics(registry)
         cross = self._counter(
             "cross_comparisons_total",
             "Answers compared with the reference of the same request in another mode or on another posture.",

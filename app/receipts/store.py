@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from app.determinism.mode import Mitigation
 from app.determinism.plan import Plan
 from app.determinism.sampling import Sampling
+from app.verification.report import Report
 
 _MODEL_CHARACTERS: Final = 256
 
@@ -29,7 +30,8 @@ class Finished(NamedTuple):
     ``status`` is the HTTP status that the caller saw, 0 where none was sent. ``applied`` and ``missing`` are the
     lease's once the engine answered, both empty before; ``admission``, ``replica`` and ``posture`` are empty where no
     replica was leased. ``waited`` is in seconds. ``output`` is the digest of the output and ``cohort_key`` the
-    request's, None where they were not made. ``gate`` is None where the replica's guard holds the gate.
+    request's, None where they were not made. ``gate`` is None where the replica's guard holds the gate, and
+    ``verification`` where the answer was not verified.
     """
 
     request_id: str
@@ -48,6 +50,7 @@ class Finished(NamedTuple):
     output: str | None
     cohort_key: str | None
     gate: GateTimes | None
+    verification: Report | None = None
 
 
 class Kept(NamedTuple):

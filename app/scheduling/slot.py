@@ -12,7 +12,7 @@ from app.scheduling.gate import Gate
 from app.scheduling.ticket import Admission
 from app.upstream.replica import GateView, Replica, ReplicaStatus
 
-ROUTED: Final = POSTURE_MITIGATIONS | {Mitigation.BATCH_ISOLATION}
+ROUTED: Final = POSTURE_MITIGATIONS | {Mitigation.BATCH_ISOLATION, Mitigation.VERIFICATION}
 """Mitigations that depend on the replica; the others are edits of the request."""
 
 _NONE_MISSING: Final[Mapping[Mitigation, str]] = MappingProxyType({})

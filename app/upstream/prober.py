@@ -14,6 +14,7 @@ from app.determinism.mode import Mitigation
 from app.determinism.posture import Posture, Provision
 from app.upstream.drain import METRICS_PATH, requests_in_flight
 from app.upstream.replica import UNKNOWN_POSTURE, GateView, Replica, ReplicaStatus
+from app.verification.facts import ModelFacts
 
 GUARD_KEY_HEADER: Final = "x-determinism-guard-key"
 POSTURE_PATH: Final = "/reprise/posture"
@@ -146,7 +147,7 @@ class Prober:
         }
         posture = Posture.from_mapping(said["posture"])
         gate = GateView.of(said.get("gate"))
-        limit = said.get("max_logprobs")
+        limit, model = said.get("max_logprobs"), said.get("model")
         return replace(
             seen,
             posture=posture,
@@ -154,6 +155,7 @@ class Prober:
             provisions=provisions,
             gate=gate,
             max_logprobs=limit if isinstance(limit, int) else 0,
+            model=ModelFacts.from_mapping(model) if isinstance(model, dict) else ModelFacts(),
         )
 
 
@@ -171,4 +173,5 @@ _OBSERVED: Final = (
     Mitigation.FIXED_KV_SPLIT,
     Mitigation.BATCH_INVARIANCE,
     Mitigation.FRAMEWORK_DETERMINISM,
+    Mitigation.VERIFICATION,
 )

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from app.determinism.mode import Mitigation
 from app.determinism.posture import Posture, Provision
+from app.verification.facts import ModelFacts
 
 UNKNOWN_POSTURE: Final = "unknown"
 
@@ -66,7 +67,8 @@ class ReplicaStatus:
     """What the last probe saw. ``models`` holds the entries of ``/v1/models`` with every field they came with.
 
     A replica that fails its probes is not healthy, and the rest is what was known of it before. ``gate`` changes all
-    the time and is no part of the comparison of two. ``max_logprobs`` is how many a request may ask for at each token.
+    the time and is no part of the comparison of two. ``max_logprobs`` is how many a request may ask for at each token,
+    ``model`` what the guard tells of the model that it verifies with.
     """
 
     healthy: bool = False
@@ -80,6 +82,7 @@ class ReplicaStatus:
     provisions: Mapping[Mitigation, Provision] = field(default_factory=dict)
     gate: GateView = field(default_factory=GateView, compare=False)
     max_logprobs: int = 0
+    model: ModelFacts = field(default_factory=ModelFacts)
 
     @property
     def served(self) -> frozenset[str]:

@@ -23,6 +23,9 @@ CPU = Posture(
     api_servers=1,
     guard_key=True,
     threads=2,
+    logprobs_mode="raw_logprobs",
+    speculation="none",
+    kv_connector="none",
 )
 GPU = dataclasses.replace(CPU, device="cuda", architecture="9.0", batch_invariance=True, cublas_workspace=":16:8")
 EXAMPLES: dict[object, object] = {str | None: "x", int | None: 7, bool | None: True}
@@ -74,7 +77,7 @@ def test_a_value_of_another_type_is_refused(value: object) -> None:
 
 def test_the_digest_is_short_stable_and_of_what_runs() -> None:
     """Sixteen hex digits that change with every fact, and not with facts of the moment."""
-    assert Posture().digest == "p-0c36bf5cc2e0bc29"
+    assert Posture().digest == "p-7aa0359962569315"
     assert changed(CPU, {"guard_key": False}).digest == CPU.digest
     for field in dataclasses.fields(Posture):
         if field.name == "guard_key":
@@ -87,7 +90,7 @@ def test_what_nobody_observed_is_never_held() -> None:
     """An empty posture holds only what a request itself carries; the rest is unknown, and says so."""
     for mitigation in Mitigation:
         provision = Posture().provides(mitigation)
-        if mitigation in POSTURE_MITIGATIONS | {Mitigation.BATCH_ISOLATION}:
+        if mitigation in POSTURE_MITIGATIONS | {Mitigation.BATCH_ISOLATION, Mitigation.VERIFICATION}:
             assert provision.held is None
             assert provision.reason
         else:
@@ -255,6 +258,42 @@ def test_a_split_that_is_not_fixed_says_why(changes: dict[str, object], reason: 
     provision = changed(CPU, changes).provides(Mitigation.FIXED_KV_SPLIT)
     assert not provision.held
     assert reason in provision.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected", "reason"),
+    [
+        ({}, True, ""),
+        ({"logprobs_mode": "processed_logprobs", "data_parallel": 1, "kv_connector": None}, True, ""),
+        ({"logprobs_mode": "raw_logits"}, False, "--logprobs-mode is raw_logits"),
+        ({"logprobs_mode": None}, None, "the logprobs mode was not observed"),
+        ({"speculation": "method=ngram"}, False, "speculatively (method=ngram)"),
+        ({"speculation": None}, None, "speculative decoding was not observed"),
+        ({"data_parallel": 2}, False, "2 data-parallel ranks"),
+        ({"kv_connector": "kv_connector=LMCache"}, False, "KV from elsewhere (kv_connector=LMCache)"),
+        ({"guard_key": False}, False, "REPRISE_GUARD_KEY"),
+        ({"guard_key": None}, None, "no guard reported"),
+        ({"guard_key": False, "max_sequences": 1}, True, ""),
+        ({"guard_key": False, "logprobs_mode": "raw_logits"}, False, "; --logprobs-mode is raw_logits"),
+        ({"guard_key": None, "logprobs_mode": "raw_logits"}, False, "--logprobs-mode is raw_logits"),
+    ],
+)
+def test_verification_needs_passes_that_repeat(
+    changes: dict[str, object], reason: str, *, expected: bool | None
+) -> None:
+    """Alone on the engine, in log-probabilities, and by nothing but the model itself."""
+    provision = changed(CPU, changes).provides(Mitigation.VERIFICATION)
+    assert provision.held is expected
+    assert reason in provision.reason
+    assert bool(provision.reason) is (expected is not True)
+
+
+def test_verification_beside_others_needs_batch_invariance() -> None:
+    """Where rows do not depend on their company, nobody has to be alone."""
+    shared = changed(GPU, {"guard_key": False})
+    assert held(shared, "verification") is True
+    assert held(changed(shared, {"batch_invariance": False}), "verification") is False
+    assert held(changed(shared, {"batch_invariance": None}), "verification") is None
 
 
 def test_eager_is_what_the_engine_says() -> None:

@@ -30,6 +30,8 @@ async def test_posture_is_the_workers_word_and_becomes_the_fingerprint() -> None
         assert {"shared", "waiting_exclusive", "expected_wait_exclusive"} <= page["gate"].keys()
         assert page["epoch"].startswith("e-")
         assert page["guard_version"]
+        assert page["model"] is None
+        assert page["self_test"] == {"held": None, "reason": ""}
         await started.posture()
         assert engine.calls == [WORKER_METHOD]
 

@@ -63,6 +63,22 @@ def test_the_live_configuration_becomes_facts(tmp_path: Path) -> None:
     Posture.from_mapping(facts)
 
 
+def test_what_verification_asks_is_observed() -> None:
+    """The logprobs mode, who else writes KV, and the bound of a step, which is another option's if it is not set."""
+    scheduler = SimpleNamespace(max_num_scheduled_tokens=None, max_num_batched_tokens=2048)
+    state = state_of(
+        model_config=SimpleNamespace(logprobs_mode="raw_logprobs"), scheduler_config=scheduler, kv_transfer_config=None
+    )
+    facts = engine_facts(state)
+    names = ("logprobs_mode", "kv_connector", "max_scheduled_tokens")
+    assert [facts[name] for name in names] == ["raw_logprobs", "none", 2048]
+    scheduler.max_num_scheduled_tokens = 1024
+    state.vllm_config.kv_transfer_config = SimpleNamespace(kv_connector="LMCache", kv_role="kv_both")
+    facts = engine_facts(state)
+    assert [facts[name] for name in names[1:]] == ["kv_connector=LMCache kv_role=kv_both", 1024]
+    Posture.from_mapping(facts)
+
+
 def test_an_unknown_engine_is_unknown() -> None:
     """Nothing is invented for a vLLM that has none of it."""
     assert set(engine_facts(SimpleNamespace()).values()) == {None}

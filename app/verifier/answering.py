@@ -1,0 +1,83 @@
+"""One verified request from its plan to its last byte.
+
+It is the counterpart of `app.gateway`'s straight line for answers that are made here and not relayed. The answer's
+headers go out with the first tokens that are decided, since only then the verifier's word is known.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import orjson
+
+from app.headers import COMMENT_PREFIX
+from app.observation.exchange import Exchange
+from app.reply import Header, Reply
+from app.scheduling.lease import Lease
+from app.verification.answer import Chunks, whole
+from app.verifier.making import Making, Offer, evidence_of
+from app.verifier.passes import choose
+
+_DONE: Final = b"data: [DONE]\n\n"
+_EVENTS: Final[Header] = (b"content-type", b"text/event-stream; charset=utf-8")
+_JSON: Final[Header] = (b"content-type", b"application/json")
+
+HeadersOf = Callable[[Lease], list[Header]]
+
+
+class Verification:
+    """Answers verified requests. ``key`` keys the salts of the verifiers' caches; ``wall`` is seconds since 1970.
+
+    With ``comment`` a stream says at its end, in a comment, what was done for it.
+    """
+
+    def __init__(self, key: bytes, *, comment: bool, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+        self._key = key
+        self._comment = comment
+        self._clock = clock
+        self._wall = wall
+
+    async def answer(self, offer: Offer, headers: HeadersOf, reply: Reply, exchange: Exchange) -> None:
+        """Answer one request; ``headers`` makes ours from a lease of the verifier's. Raises RepriseError to be told."""
+        chosen = choose(offer.sender.scheduler, offer.plan)
+        making = await Making.begin(offer, chosen, self._key, clock=self._clock, created=int(self._wall()))
+        try:
+            await (self._stream if making.wanted.stream else self._unary)(making, headers, reply, exchange)
+        finally:
+            exchange.verified(making.report())
+
+    async def _stream(self, making: Making, headers: HeadersOf, reply: Reply, exchange: Exchange) -> None:
+        seen, shown = Chunks(making.evidence), Chunks(making.form)
+        end = None
+        while end is None:
+            released = await making.next()
+            end = released.end
+            if not reply.started:
+                making.tell(exchange, stream=True)
+                await reply.start(200, [_EVENTS, *headers(making.lease)])
+                await reply.write(shown.first())
+            if piece := shown.piece(released.text, released.tokens, end):
+                await reply.write(piece)
+            exchange.feed(seen.piece(released.text, evidence_of(released), end))
+        exchange.feed(seen.last() + _DONE)
+        facts = [*exchange.conclude(making.verifier.peak), *making.report().facts()]
+        exchange.keep_receipt()  # before the client has the end of its answer, and may ask for it
+        comment = COMMENT_PREFIX + orjson.dumps(dict(facts)) + b"\n\n" if self._comment else b""
+        await reply.finish(shown.last() + comment + _DONE)
+
+    async def _unary(self, making: Making, headers: HeadersOf, reply: Reply, exchange: Exchange) -> None:
+        every = [await making.next()]
+        while (end := every[-1].end) is None:
+            every.append(await making.next())
+        text = "".join(released.text for released in every)
+        making.tell(exchange, stream=False)
+        exchange.feed(whole(making.evidence, text, [token for each in every for token in evidence_of(each)], end))
+        body = whole(making.form, text, [token for released in every for token in released.tokens], end)
+        facts = [*exchange.conclude(making.verifier.peak), *making.report().facts()]
+        length = (b"content-length", b"%d" % len(body))
+        await reply.start(200, [_JSON, length, *headers(making.lease), *map(_header, facts)])
+        await reply.finish(body)
+
+
+def _header(fact: tuple[str, object]) -> Header:
+    name, value = fact
+    return (f"x-determinism-{name.replace('_', '-')}".encode(), str(value).encode())

@@ -1,0 +1,55 @@
+"""Drafts: guesses at the next tokens from any replica of the model, in the shared batch.
+
+A draft never decides anything, so whatever goes wrong with one costs speed alone: it is then a draft of no tokens.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from app.determinism.mode import Mode
+from app.determinism.output import TEXT_PATH
+from app.determinism.plan import Plan
+from app.errors import RepriseError
+from app.verifier.errands import Sender
+
+_NEUTRAL: Final[Mapping[str, object]] = {
+    "temperature": 0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "return_token_ids": True,
+    "stream": False,
+}
+"""What a verified answer is by definition; a model's own defaults would make drafts of other tokens."""
+
+_log = logging.getLogger(__name__)
+
+
+class Drafter:
+    """Drafts for one request. ``ending`` holds the caller's members that end an answer early."""
+
+    def __init__(self, sender: Sender, model: str | None, ending: Mapping[str, object]) -> None:
+        self._sender = sender
+        self._plan = Plan(Mode.STANDARD, model)
+        self._asked = {**_NEUTRAL, **ending} | ({} if model is None else {"model": model})
+        self._sent = 0
+
+    async def draft(self, ids: Sequence[int], count: int) -> list[int]:
+        """At most ``count`` tokens that may follow ``ids``; none where no replica would say."""
+        self._sent += 1
+        content = {**self._asked, "prompt": list(ids), "max_tokens": count}
+        try:
+            told = await self._sender.leased(self._plan, TEXT_PATH, f"d{self._sent}", content)
+        except RepriseError as error:
+            _log.warning("request %s has no draft: %s", self._sender.request_id, error.message)
+            return []
+        return _ids(told.said)
+
+
+def _ids(said: Any) -> list[int]:  # noqa: ANN401 - any JSON
+    try:
+        ids = said["choices"][0]["token_ids"]
+    except (TypeError, LookupError):
+        return []
+    return [token for token in ids if type(token) is int] if isinstance(ids, list) else []

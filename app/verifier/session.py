@@ -1,0 +1,101 @@
+"""The way of one verified answer: draft, pass and release until it ends.
+
+Every token is decided by the verifier alone (`app.verification`); what a pass has decided is final and released at
+once. Nothing is held between two errands, so other requests draft and are verified meanwhile, and a caller that leaves
+cancels the one errand that is under way.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from app.errors import UpstreamError
+from app.verification.answer import Token
+from app.verification.decoding import Decoding, Undecided
+from app.verification.ending import End
+from app.verification.grid import Grid
+from app.verification.request import Wanted
+from app.verification.rows import Row
+from app.verifier.drafts import Drafter
+from app.verifier.passes import Verifier
+from app.verifier.text import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What one pass added to the answer, with the rows as they came; ``end`` is set on the last of them."""
+
+    text: str
+    tokens: tuple[Token, ...]
+    rows: tuple[Row, ...]
+    end: End | None
+
+
+class Session:
+    """One answer in the making: `next` until the end."""
+
+    def __init__(
+        self,
+        verifier: Verifier,
+        drafter: Drafter,
+        wanted: Wanted,
+        decoding: Decoding,
+        grid: Grid,
+        prompt: Sequence[int],
+    ) -> None:
+        self._verifier = verifier
+        self._drafter = drafter
+        self._decoding = decoding
+        self._grid = grid
+        self._prompt = prompt
+        self._text = Text(wanted, prompt)
+        self._logprobs = wanted.logprobs
+        self._told = 0
+
+    async def next(self) -> Released:
+        """What the next pass adds. Not after the end. Raises what the verifier's errands raise."""
+        await self._draft()
+        return await self._release(await self._pass())
+
+    async def _draft(self) -> None:
+        missing = self._decoding.draft_wanted()
+        if missing:
+            known = [*self._prompt, *self._decoding.known()]
+            self._decoding.drafted(await self._drafter.draft(known, missing))
+
+    async def _pass(self) -> tuple[Row, ...]:
+        """One pass, asked again for more alternatives while a tie leaves a token undecided."""
+        wanted, candidate = self._decoding.wanted(), self._decoding.candidate()
+        while True:
+            rows = await self._verifier.score(wanted, candidate, self._decoding.logprobs_wanted(), self._grid)
+            decided = self._decoding.take(rows)
+            if not isinstance(decided, Undecided):
+                return tuple(rows[:decided])
+
+    async def _release(self, seen: tuple[Row, ...]) -> Released:
+        """The text of what was decided and not released yet."""
+        decoding, first = self._decoding, self._told
+        rows = decoding.rows[first:] if self._logprobs is not None else []
+        said = await self._verifier.text(self._text.question(decoding.tokens, decoding.end, [row.ids for row in rows]))
+        piece = self._text.take(said)
+        if piece.stop is not None:
+            decoding.cut(piece.stop.index + 1, piece.stop.string)
+        self._told = len(decoding.tokens)
+        fresh = decoding.tokens[first:]
+        tokens = _tokens(fresh, rows[: len(fresh)], piece.decoded)
+        return Released(piece.text, tokens, seen[: len(fresh)], decoding.end)
+
+
+def _tokens(ids: Sequence[int], rows: Sequence[Row], decoded: Sequence[Sequence[str]]) -> tuple[Token, ...]:
+    """The tokens as an answer shows them; without rows nobody asked for their logprobs."""
+    if not rows:
+        return tuple(Token(token) for token in ids)
+    if not len(rows) == len(ids) <= len(decoded):
+        raise UpstreamError("The verifier did not tell the texts of the tokens.")
+    return tuple(_token(token, row, texts) for token, row, texts in zip(ids, rows, decoded, strict=False))
+
+
+def _token(token: int, row: Row, texts: Sequence[str]) -> Token:
+    if len(texts) != len(row.ids):
+        raise UpstreamError("The verifier did not tell the texts of the tokens.")
+    own = row.ids.index(token)
+    return Token(token, texts[own], row.logprobs[own], tuple(zip(texts, row.logprobs, strict=True)))
