@@ -41,7 +41,8 @@ from app.upstream.word import GuardsWord
 
 _EVIDENCE_GROWTH: Final = 4
 _LARGE: Final = 256 * 1024
-"""Bytes of an answer whose rewriting would hold the event loop for milliseconds."""
+"""Bytes of an answer whose reading and rewriting would hold the event loop for milliseconds; for less, a thread costs
+more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +176,8 @@ class Gateway:
         limit = self._policy.max_answer_bytes * (_EVIDENCE_GROWTH if answer.asked else 1)
         body = await response.read(limit)
         exchange.feed(body)
-        if answer.asked and len(body) > _LARGE:
-            body = await anyio.to_thread.run_sync(answer.asked.unary, body)
+        if len(body) > _LARGE:
+            body = await anyio.to_thread.run_sync(_apart, answer.asked, body, exchange)
         else:
             body = answer.asked.unary(body)
         facts = [*answer.facts, *map(_header, exchange.conclude(answer.peak)), (b"content-length", b"%d" % len(body))]
@@ -242,6 +243,12 @@ class Gateway:
                 )
         call = ready.call
         return to_engine(call.headers, request_id=call.request_id.encode(), api_key=self._policy.api_key, ours=ours)
+
+
+def _apart(asked: Asked, body: bytes, exchange: Exchange) -> bytes:
+    """What takes long about a large answer, for a thread beside the loop: it is read, and made the caller's."""
+    exchange.read()
+    return asked.unary(body)
 
 
 def _facts(plan: Plan, sampling: Sampling, lease: Lease, *, guard: bool) -> list[Header]:
