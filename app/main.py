@@ -76,13 +76,26 @@ class Application:
             await self._operations(scope, receive, send)
 
 
+def check_app(settings: Settings) -> None:
+    """Look at everything that the settings name, as `create_app` would, and make nothing.
+
+    Raises OSError and CanaryError as it does. The state directory is left alone: only a gateway that serves has one.
+    """
+    _texts(settings)
+    _canaries(settings.canaries)
+    _redis(settings)
+    settings.read_upstream_api_key()
+    if settings.installation_key_file is not None:
+        settings.installation_key_file.read_bytes()
+    _likeness(settings, Metrics(CollectorRegistry()))
+
+
 def create_app(settings: Settings) -> Application:
     """Build the gateway; its lifespan starts and stops everything in it.
 
     Raises OSError where the state directory, a file or a hook cannot be used, and CanaryError.
     """
-    keep_text = Texts(settings.text_bytes, _hook(settings.redactor)) if settings.keep_texts else _nothing
-    canaries = bundled() if settings.canaries is None else _canaries(settings.canaries)
+    keep_text, canaries, redis = _texts(settings), _canaries(settings.canaries), _redis(settings)
     api_key, guard_key = settings.read_upstream_api_key(), settings.read_guard_key()
     registry = CollectorRegistry()
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -90,7 +103,7 @@ def create_app(settings: Settings) -> Application:
     metrics = Metrics(registry)
     likeness = _likeness(settings, metrics)
     state = StateDirectory(settings.state_dir, settings.installation_key_file)
-    ledger, open_store = _ledger(settings, state)
+    ledger, open_store = _ledger(settings, state, redis)
     if open_store is None:
         metrics.ledger_up.set(1)  # nothing is away that was never wanted
     recorder = Recorder(
@@ -182,11 +195,19 @@ def create_app(settings: Settings) -> Application:
     return Application(inference, operations, retire=scheduler.retire)
 
 
-def _canaries(path: Path) -> tuple[Canary, ...]:
+def _texts(settings: Settings) -> Callable[[Output], str | None]:
+    return Texts(settings.text_bytes, _hook(settings.redactor)) if settings.keep_texts else _nothing
+
+
+def _canaries(path: Path | None) -> tuple[Canary, ...]:
+    if path is None:
+        return bundled()
     try:
         return parse(path.read_text(), str(path))
     except UnicodeDecodeError as exc:
         raise CanaryError(f"{path} is not UTF-8: {exc.reason} at byte {exc.start}") from exc
+    except OSError as exc:
+        raise CanaryError(f"the canaries cannot be read: {path}: {exc.strerror}") from exc
 
 
 def _facts(settings: Settings, ledger: str) -> Mapping[str, Any]:
@@ -204,26 +225,36 @@ def _likeness(settings: Settings, metrics: Metrics) -> Likeness | None:
         raise OSError(f"REPRISE_SEMANTIC: {exc}") from exc
 
 
-def _ledger(settings: Settings, state: StateDirectory) -> tuple[str, Callable[[], Store] | None]:
-    """The kind of the ledger's store, and what opens it. Raises OSError where its URL, or its client, is not usable."""
+def _redis(settings: Settings) -> Callable[[str], Store] | None:
+    """What opens the Redis of the ledger, given the prefix of its keys; None for another ledger, or none at all.
+
+    Raises OSError where its URL, or its client, is not usable.
+    """
     url = settings.read_ledger_url()
-    if not settings.ledger:
-        return "memory", None
-    if url is None:
-        return "sqlite", partial(SqliteStore, state.ledger, settings.retention)
+    if url is None or not settings.ledger:
+        return None
     try:
         from app.observation.redis import Address, RedisStore  # noqa: PLC0415 - its client comes with an extra
 
         address = Address.parse(url)
     except ImportError as exc:
-        state.close()
         raise OSError("REPRISE_LEDGER_URL needs a Redis client: pip install 'reprise-gateway[redis]'") from exc
     except ValueError as exc:
-        state.close()
         raise OSError(f"REPRISE_LEDGER_URL: {exc}") from exc
+    return lambda prefix: RedisStore(address, settings.retention, prefix=prefix)
+
+
+def _ledger(
+    settings: Settings, state: StateDirectory, redis: Callable[[str], Store] | None
+) -> tuple[str, Callable[[], Store] | None]:
+    """The kind of the ledger's store, and what opens it."""
+    if not settings.ledger:
+        return "memory", None
+    if redis is None:
+        return "sqlite", partial(SqliteStore, state.ledger, settings.retention)
     # Gateways with another key share no cohorts, so they share no keys either.
     name = hmac.digest(state.key, b"ledger", "sha256").hex()[:12]
-    return "redis", partial(RedisStore, address, settings.retention, prefix=f"reprise:{name}")
+    return "redis", partial(redis, f"reprise:{name}")
 
 
 def _policy(settings: Settings, caller_key: bytes) -> Policy:

@@ -7,9 +7,10 @@ which a browser asks by itself. Without a key it is shown to nobody but the mach
 import base64
 import hmac
 import ipaddress
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final, TypeVar
 
@@ -26,7 +27,7 @@ from app.errors import Forbidden, NotFound, NotReady, Unauthorized
 from app.observation.history import GateHistory
 from app.observation.metrics import Metrics
 from app.observation.recorder import Recorder
-from app.observation.store import CohortId, RunEntry, Store, StoreError
+from app.observation.store import CohortId, Specimen, Store, StoreError
 from app.observation.summary import ModeSummary, histogram, modes
 from app.scheduling.scheduler import Scheduler
 from app.scheduling.ticket import Admission
@@ -37,10 +38,16 @@ EVERY_ORIGIN: Final = "all"
 
 _MOST: Final = 500
 _LARGEST: Final = 2**63 - 1
-_FORWARDING: Final = frozenset({"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip"})
+_FORWARDING: Final = re.compile(
+    r"forwarded|via|x-forwarded(-.*)?|x-original-.*|x-real-ip|cf-.*|(true|x|x-cluster|fastly)-client-ip"
+)
+"""Headers that proxies add, in lower case, and browsers do not."""
+
+_OLD_HTTP: Final = "1.0"
+_RUNS: Final = 200
 _PAGE: Final = 1000
-_PAGE_CHARACTERS: Final = 2**20
-"""Characters of kept texts in one page of a run; writing more would hold the event loop for tens of milliseconds."""
+_COHORT_CHARACTERS: Final = 2**18
+"""Characters of kept texts in one cohort, beside those of the pair that is shown; the page asks every ten seconds."""
 
 _SECURITY: Final[Mapping[str, str]] = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -166,7 +173,9 @@ def _add_cohorts(router: APIRouter, page: Page) -> None:
         return _json({"cohorts": [asdict(each) | {"id": each.id._asdict()} for each in found]})
 
     @router.get("/api/cohorts/{key}/{mode}/{posture}", summary="A cohort: its outputs, side by side.")
-    async def cohort(key: str, mode: str, posture: str) -> Response:
+    async def cohort(
+        key: str, mode: str, posture: str, beside: Annotated[str | None, Query(alias="with")] = None
+    ) -> Response:
         wanted = CohortId(key, mode, posture)
         found, specimens = await page.ask(lambda store: (store.load(wanted), store.specimens(wanted)))
         if found is None:
@@ -182,15 +191,15 @@ def _add_cohorts(router: APIRouter, page: Page) -> None:
                 "counts": found.counts.outputs,
                 "first_seen": found.first_seen,
                 "last_seen": found.last_seen,
-                "outputs": [asdict(specimen) | {"seen": seen} for specimen, seen in specimens],
+                "outputs": told_outputs(specimens, found.reference.digest, beside),
             }
         )
 
 
 def _add_runs(router: APIRouter, page: Page) -> None:
-    @router.get("/api/runs", summary="The runs that the ledger knows.")
-    async def runs() -> Response:
-        known = await page.ask(lambda store: store.runs())
+    @router.get("/api/runs", summary="The runs that were answered last.")
+    async def runs(limit: Annotated[int, Query(ge=1, le=_MOST)] = _RUNS) -> Response:
+        known = await page.ask(lambda store: store.runs(limit=limit))
         return _json({"runs": [{"label": label, "answers": count} for label, count in known]})
 
     @router.get("/api/runs/{label}", summary="The answers of a run, in order; ask on until none comes.")
@@ -199,18 +208,29 @@ def _add_runs(router: APIRouter, page: Page) -> None:
         after: Annotated[int, Query(ge=0, le=_LARGEST)] = 0,
         limit: Annotated[int, Query(ge=1, le=_PAGE)] = _PAGE,
     ) -> Response:
-        found = first_page(await page.ask(lambda store: store.run(label, after=after, limit=limit)))
+        found = await page.ask(lambda store: store.run(label, after=after, limit=limit))
         return _json({"label": label, "answers": [asdict(each) | {"cohort": each.cohort._asdict()} for each in found]})
 
 
-def first_page(entries: list[RunEntry]) -> list[RunEntry]:
-    """The first of these answers whose texts fit into one page, and one at least."""
-    room = _PAGE_CHARACTERS
-    for count, entry in enumerate(entries):
-        room -= len(entry.text or "")
-        if room < 0:
-            return entries[: max(count, 1)]
-    return entries
+def told_outputs(
+    specimens: Sequence[tuple[Specimen, int]], reference: str, beside: str | None = None
+) -> list[dict[str, Any]]:
+    """A cohort's distinct outputs as the page gets them.
+
+    The reference and the output ``beside`` it (the first other one, where there is none of that digest) have their
+    texts. So have the others while there is room; then ``text_left_out`` says that a text is kept and not told.
+    """
+    rivals = [each.digest for each, _ in specimens if each.digest != reference]
+    pair = {reference, *([beside] if beside in rivals else rivals[:1])}
+    room, outputs = _COHORT_CHARACTERS, []
+    for specimen, seen in specimens:
+        left_out = False
+        if specimen.text is not None and specimen.digest not in pair:
+            left_out = len(specimen.text) > room
+            room -= 0 if left_out else len(specimen.text)
+        told = {"text": None} if left_out else {}
+        outputs.append(asdict(specimen) | told | {"text_left_out": left_out, "seen": seen})
+    return outputs
 
 
 def _summary(metrics: Metrics) -> dict[str, Any]:
@@ -298,11 +318,14 @@ def _is_from_here(request: Request) -> bool:
     """Whether a request was written on this machine, as far as it tells.
 
     A name that leads here may be a proxy's, or a hostile page's that was pointed at this machine; and a proxy on this
-    machine speaks for the others.
+    machine speaks for the others. Most tell that they are one by a header, or by HTTP/1.0, in which nginx has asked by
+    default and no browser does. One that tells nothing cannot be told from a browser: hence the key.
     """
+    if request.scope.get("http_version") == _OLD_HTTP or any(map(_FORWARDING.fullmatch, request.headers)):
+        return False
     named = request.headers.get("host", "").rpartition("@")[2]
     host = named.partition("]")[0].removeprefix("[") if named.startswith("[") else named.partition(":")[0]
-    return _is_loopback(host) and not _FORWARDING & set(request.headers)
+    return _is_loopback(host)
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,7 +1,7 @@
 """What is asked of the gateway itself: models, health, metrics, documentation. FastAPI, off the hot path."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import anyio.to_thread
 from fastapi import APIRouter, FastAPI, Header, Request
@@ -16,6 +16,9 @@ from app.scheduling.scheduler import Scheduler
 from app.scheduling.slot import Slot
 from app.scheduling.ticket import Admission
 from app.upstream.replica import GateView
+
+_INSTEAD: Final = "; /observatory, /docs and /metrics are for people, and what clients ask is under /v1."
+"""Where somebody who typed the address alone may want to go."""
 
 Render = Callable[[str], tuple[bytes, str]]
 """Takes an Accept header to an exposition and its content type."""
@@ -144,7 +147,7 @@ def install_errors(app: FastAPI) -> None:
     async def http(request: Request, error: StarletteHTTPException) -> JSONResponse:
         path = request.scope["path"][:80]
         known: dict[int, RepriseError] = {
-            404: NotFound(f"There is no path '{path}' here."),
+            404: NotFound(f"There is no path '{path}' here{_INSTEAD if path == '/' else '.'}"),
             405: MethodNotAllowed(f"'{path}' does not take {request.method[:20]}."),
         }
         body = known.get(error.status_code, InvalidRequest(str(error.detail)[:200])).body()

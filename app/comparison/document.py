@@ -1,4 +1,7 @@
-"""The finding as one JSON document: figures and pairs, no texts. Unknown figures are null. Pure."""
+"""The finding as one JSON document: figures and pairs. Unknown figures are null. Pure.
+
+No text of a request or an answer is in it, but what was asked for: the results that were extracted.
+"""
 
 from typing import Any, Final
 
@@ -73,7 +76,6 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "a": {"place": pair.left.place, "output": pair.left.digest},
         "b": {"place": pair.right.place, "output": pair.right.digest},
         "request": pair.left.key,
-        "title": pair.left.title,
         "fork_tokens": comparison.fork_tokens,
         "fork_characters": comparison.fork_characters,
         "margin_nats": comparison.margin,

@@ -4,7 +4,6 @@ The ledger keeps cohort keys and digests, and texts where the operator asked for
 installation, so two of its runs can be compared with each other and not with a file.
 """
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -14,7 +13,8 @@ import orjson
 
 from app.comparison.entry import Entry, NotComparable, Side
 from app.comparison.server import message_of, reason_of
-from app.determinism.output import Choice, Output
+from app.determinism.output import Output
+from app.observation.texts import read_kept
 
 PREFIX: Final = "run:"
 
@@ -89,7 +89,5 @@ def _entry(answer: Mapping[str, Any]) -> Entry:
 
 
 def _output(text: str) -> Output:
-    """The kept texts as an output; its own digest is not the answer's, and is not used."""
-    # The standard parser: it takes a lone half of a surrogate pair, which a kept text may hold.
-    texts = (str(each).encode(errors="replace").decode() for each in json.loads(text))
-    return Output.of(Choice(index, each, finish_reason="kept") for index, each in enumerate(texts))
+    """What is kept of the texts as an output; its own digest is not the answer's, and is not used."""
+    return Output.of(read_kept(text))

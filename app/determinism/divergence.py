@@ -17,6 +17,7 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Final
 
 from app.determinism.output import BLOCK_DIGEST_BYTES, Blocks, Choice, Output
@@ -60,7 +61,8 @@ class Comparison:
     is the part of the longer text that both have in common before the fork, 0 to 1, averaged over the choices.
     ``margin`` is the distance in nats between the two likeliest tokens at the fork, the larger of the two sides', and
     ``logprob_delta`` the largest difference in nats between the two sides' logprobs of a token that they share; both
-    are None where logprobs do not say.
+    are None where logprobs do not say, and the margin where the fork's token is not known. Whether the likeliest token
+    was the one to be taken is not looked at: see `app.determinism.sampling.takes_likeliest`.
     """
 
     verdict: Verdict
@@ -98,16 +100,15 @@ def compare(reference: Output, candidate: Output) -> Comparison:
         return Comparison(Verdict.DIVERGED)
     pairs = list(zip(reference.choices, candidate.choices, strict=True))
     forks = [_fork(left, right) for left, right in pairs if _readable(left) != _readable(right)]
-    tokens = [fork.tokens for fork in forks]
-    # One unknown token position could be the earliest, so the minimum is known only when all are.
-    known = [position for position in tokens if position is not None]
-    earliest = min(forks, key=lambda fork: (math.inf if fork.tokens is None else fork.tokens, fork.characters))
+    # One unknown token position could be the earliest, so the earliest is known only when all are.
+    known = all(fork.tokens is not None for fork in forks)
+    earliest = min(forks, key=attrgetter("tokens", "characters")) if known else None
     return Comparison(
         Verdict.DIVERGED,
-        fork_tokens=min(known) if len(known) == len(tokens) else None,
+        fork_tokens=None if earliest is None else earliest.tokens,
         fork_characters=min(fork.characters for fork in forks),
         shared=(sum(fork.shared for fork in forks) + len(pairs) - len(forks)) / len(pairs),
-        margin=earliest.margin,
+        margin=None if earliest is None else earliest.margin,
         logprob_delta=_logprob_delta(reference, candidate),
     )
 

@@ -9,6 +9,7 @@ Who honours a mitigation decides what can go wrong with it:
   engine is launched; a request can only be routed to a replica whose observed posture has them.
 """
 
+import difflib
 from enum import StrEnum
 from typing import Final
 
@@ -73,3 +74,11 @@ REQUESTABLE_MODES: Final = tuple(MODE_MITIGATIONS)
 
 DETERMINISTIC_MODES: Final = frozenset({Mode.ISOLATED, Mode.INVARIANT, Mode.HARDENED, Mode.VERIFIED})
 """Modes whose divergence is an alarm."""
+
+_LONGEST: Final = 40
+
+
+def did_you_mean(name: str) -> str:
+    """The end of an error about a name that is no mode: the mode that is near it, in whatever case; else nothing."""
+    near = difflib.get_close_matches(name.strip().lower()[:_LONGEST], REQUESTABLE_MODES, 1)
+    return f"; did you mean '{near[0]}'?" if near else ""

@@ -15,6 +15,7 @@ import json
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import Final, NamedTuple
 
 import orjson
@@ -176,9 +177,10 @@ class Output(NamedTuple):
         """About how many bytes of memory this output holds."""
         total = 200
         for choice in self.choices:
-            total += 400 + len(choice.text) + len(choice.reasoning) + len(choice.refusal)
-            total += sum(150 + len(call.name) + len(call.arguments) for call in choice.tool_calls)
-            total += 4 * len(choice.token_ids or ()) + 60 * len(choice.tokens or ())
+            # Not by length: one character beyond Latin-1 makes every character of its text take two or four bytes.
+            total += 250 + getsizeof(choice.text) + getsizeof(choice.reasoning) + getsizeof(choice.refusal)
+            total += sum(50 + getsizeof(call.name) + getsizeof(call.arguments) for call in choice.tool_calls)
+            total += 4 * len(choice.token_ids or ()) + (65 if choice.text.isascii() else 95) * len(choice.tokens or ())
             total += 8 * len(choice.margins or ()) + 8 * len(choice.logprobs or ())
         return total
 

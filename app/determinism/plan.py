@@ -16,6 +16,7 @@ from app.determinism.mode import (
     REQUESTABLE_MODES,
     Mitigation,
     Mode,
+    did_you_mean,
 )
 from app.determinism.request import InferenceRequest
 from app.errors import InvalidRequest
@@ -202,8 +203,9 @@ def _standard(model: str | None) -> Plan:
 def _mode(value: object, place: str) -> Mode:
     if isinstance(value, str) and value in REQUESTABLE_MODES:
         return Mode(value)
+    meant = did_you_mean(value) if isinstance(value, str) else ""
     raise InvalidRequest(
-        f"'{place}' names no known mode ({_shown(value)}); modes are {', '.join(REQUESTABLE_MODES)}.",
+        f"'{place}' names no known mode ({_shown(value)}); modes are {', '.join(REQUESTABLE_MODES)}{meant or '.'}",
         param=place,
         code="unknown_mode",
     )

@@ -16,6 +16,9 @@ from app.determinism.output import CHAT_PATH, READABLE_PATHS, Choice, Output, To
 _ID_PREFIX: Final = "token_id:"
 _BESIDE_TEXT: Final = ("reasoning", "reasoning_content", "refusal", "tool_calls")
 _BESIDE_MESSAGE: Final = ("token_ids", "logprobs")
+_MOST: Final = 2**53
+"""The largest figure that is believed; JSON and every store keep it exactly, and no engine gets there."""
+
 _MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError)
 
 
@@ -205,9 +208,14 @@ def _assemble(choices: Sequence[Choice], usage: Mapping[str, Any] | None, *, com
     return Output.of(
         choices,
         complete=complete,
-        cached_tokens=cached if isinstance(cached, int) else None,
-        completion_tokens=completion if isinstance(completion, int) else None,
+        cached_tokens=_count(cached),
+        completion_tokens=_count(completion),
     )
+
+
+def _count(said: object) -> int | None:
+    """A count of the engine's; None for what cannot be one."""
+    return said if type(said) is int and 0 <= said <= _MOST else None
 
 
 def _token(text: str, raw: list[int] | None) -> str:
@@ -219,8 +227,8 @@ def _margin(logprobs: list[float]) -> float:
     if len(logprobs) < 2:  # noqa: PLR2004 - a distance needs two
         return math.nan
     first, second = sorted(logprobs, reverse=True)[:2]
-    return first - second
+    return first - second if first - second <= _MOST else math.nan
 
 
 def _nats(logprob: float | None) -> float:
-    return math.nan if logprob is None else logprob
+    return math.nan if logprob is None or abs(logprob) > _MOST else logprob

@@ -21,6 +21,16 @@ ENGINE_LOWEST_TEMPERATURE: Final = 0.01
 SEED_UNSET: Final = -1
 """vLLM reads this seed as none given."""
 
+_STEERING: Final = frozenset(
+    {
+        "allowed_token_ids", "bad_words", "frequency_penalty", "guided_choice", "guided_grammar", "guided_json",
+        "guided_regex", "logit_bias", "logits_processors", "min_tokens", "presence_penalty", "repetition_penalty",
+        "response_format", "structured_outputs", "thinking_token_budget", "tools", "use_beam_search", "vllm_xargs",
+        "watermarking",
+    }
+)  # fmt: skip
+"""Members that keep vLLM from the token that the model finds likeliest, by SamplingParams and the two protocols."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -76,6 +86,32 @@ def pin(
     ours = ("determinism",) if keep_priority else ("determinism", "priority")
     changes |= {name: None for name in ours if name in members}
     return Pinned(edit(request.body, changes), Sampling(asked, _effective(temperature), seed))
+
+
+def takes_likeliest(members: Mapping[str, Any], sampling: Sampling) -> bool:
+    """Whether each token is the one that the model finds likeliest, as far as the request tells.
+
+    Only then does the distance of the two likeliest say how close a choice was: vLLM reports logprobs as the model gave
+    them, before penalties and grammars, and a seeded draw at a higher temperature may well take the third. At the
+    engine's lowest temperature a draw moves a choice by less than a tenth of a nat. What the engine does on its own
+    account (a penalty in the model's generation config) a request does not tell.
+    """
+    temperature = sampling.effective_temperature
+    if temperature is None or temperature > ENGINE_LOWEST_TEMPERATURE:
+        return False
+    if _STEERING.isdisjoint(members):
+        return True
+    # Null, 0 or empty is as good as left out.
+    return not any(value and name in _STEERING and _steers(name, value, members) for name, value in members.items())
+
+
+def _steers(name: str, value: object, members: Mapping[str, Any]) -> bool:
+    if name == "repetition_penalty":
+        return value != 1
+    if name == "response_format":
+        return not (isinstance(value, dict) and value.get("type") == "text")
+    # A tool that is strict, or that must be called, has a grammar; which parsers add one, only the engine knows.
+    return name != "tools" or members.get("tool_choice") != "none"
 
 
 def _check(members: Mapping[str, Any]) -> None:

@@ -18,6 +18,8 @@ SHADOWED: Final = frozenset({Mode.STANDARD, Mode.SEEDED})
 """Modes whose requests are asked again: in the others a repeat would stop everybody else."""
 
 _WAITING: Final = 16
+_WAITING_BYTES: Final = 8 * 2**20
+"""Bytes of the bodies that wait or are being sent; one that is larger is asked once only."""
 
 
 class Shadows:
@@ -34,17 +36,23 @@ class Shadows:
         self._chance = chance
         self._dropped = dropped
         self._queue: asyncio.Queue[Call] = asyncio.Queue(_WAITING)
+        self._bytes = 0
 
     def offer(self, call: Call, mode: Mode) -> None:
         """Consider an answered call. Never waits."""
         if not self._rate or mode not in SHADOWED or self._chance() >= self._rate:
             return
-        try:
-            self._queue.put_nowait(replace(call, origin=Origin.SHADOW))
-        except asyncio.QueueFull:
+        if self._queue.full() or self._bytes + len(call.body) > _WAITING_BYTES:
             self._dropped()
+            return
+        self._bytes += len(call.body)
+        self._queue.put_nowait(replace(call, origin=Origin.SHADOW))
 
     async def run(self) -> None:
         """Send them until cancelled."""
         while True:
-            await self._sender.send(await self._queue.get())
+            await self._send(await self._queue.get())
+
+    async def _send(self, call: Call) -> None:
+        await self._sender.send(call)
+        self._bytes -= len(call.body)

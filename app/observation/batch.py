@@ -26,7 +26,7 @@ class Addition:
     def add(self, sighting: Sighting) -> None:
         """Add one sighting of the cohort."""
         self.last_seen = max(self.last_seen, sighting.at)
-        self.outputs[sighting.output] += 1
+        self.outputs[sighting.slot] += 1
         self.matched += sighting.verdict is Verdict.MATCH
         self.diverged += sighting.verdict is Verdict.DIVERGED
         if sighting.verdict is None:

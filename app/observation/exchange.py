@@ -19,7 +19,7 @@ from app.determinism.mode import Mitigation, Mode
 from app.determinism.output import Output
 from app.determinism.plan import Plan
 from app.determinism.request import InferenceRequest
-from app.determinism.sampling import Sampling
+from app.determinism.sampling import Sampling, takes_likeliest
 from app.errors import InvalidRequest, NotReady, QueueFull, RepriseError, UpstreamError
 from app.observation.labels import Outcome
 from app.observation.metrics import OTHER_MODEL, UNKNOWN, BoundMetrics, LeaseGauges, Metrics
@@ -239,6 +239,14 @@ class Exchange:
         if self._watch is not None:
             self._watch.feed(piece)
 
+    def read(self) -> None:
+        """Read an answer that is complete, ahead of `conclude`; on any thread, while nothing else happens here."""
+        try:
+            if self._watch is not None:
+                self._watch.output()
+        except Exception:  # noqa: BLE001 - observation fails open; it is logged
+            _log.exception("the answer to request %s could not be read", self._request_id)
+
     def conclude(self, peak: int | None) -> list[tuple[str, object]]:
         """The answer is complete: what it can say of itself, as (name, value) pairs; unknown facts are left out."""
         self._peak = peak if peak is not None else self._peak
@@ -266,7 +274,7 @@ class Exchange:
         if output is None:
             return [("verdict", verdict)]
         if self._origin is Origin.CLIENT:
-            self._bound.output_tokens.inc(output.tokens if output.tokens is not None else self._pieces)
+            self._bound.output_tokens.inc(output.tokens if output.tokens is not None else watch.pieces)
         self._output = output.digest
         return [("output", output.digest), ("verdict", verdict)]
 
@@ -290,7 +298,7 @@ class Exchange:
         """The request's end. What the gateway sent itself is in no figure of the clients'."""
         metrics, now = self._observatory.metrics, self._observatory.clock()
         if self._origin is not Origin.CLIENT:
-            mode = self._plan.mode if self._plan is not None else Mode.STANDARD
+            mode = self._plan.mode if self._plan is not None else UNKNOWN
             metrics.requests(OTHER_MODEL, mode, self._origin)[outcome].inc()
             return
         if isinstance(error, RepriseError) and self._plan is not None:
@@ -341,6 +349,7 @@ class Exchange:
     def _submit(self, output: Output | None, skip: str | None) -> str:
         assert self._request is not None  # noqa: S101 - the order of calls; never depends on input
         assert self._plan is not None  # noqa: S101 - the order of calls; never depends on input
+        assert self._sampling is not None  # noqa: S101 - the order of calls; never depends on input
         self._submitted = True
         self._comparable = skip is None and output is not None
         self._cohort_key = self._observatory.cohort_key(self._request, self._plan)
@@ -357,6 +366,7 @@ class Exchange:
             applied=self._done.applied,
             origin=self._origin,
             run=self._run,
+            greedy=self._comparable and takes_likeliest(self._request.members, self._sampling),
         )
         return self._observatory.recorder.submit(observation)
 

@@ -27,7 +27,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is known of a diverged output against its reference; see `Specimen` for the members."""
+    """What is known of a diverged output against its reference; see `Specimen` for the members.
+
+    Where ``fork_characters`` is None, ``fork_tokens`` is the start of the block in which they fork, not the fork.
+    """
 
     cause: Cause
     fork_tokens: int | None
@@ -95,7 +98,8 @@ class Judge:
         cause = _cause(known, observation, output)
         if reference is not None:
             similarity = edit_similarity(reference, output)
-            return Finding(cause, comparison.fork_tokens, comparison.fork_characters, comparison.margin, similarity)
+            margin = comparison.margin if observation.greedy else None
+            return Finding(cause, comparison.fork_tokens, comparison.fork_characters, margin, similarity)
         between = bracket(known.blocks, output.blocks)
         start = between.start if between is not None and between.unit == "tokens" else None
         return Finding(cause, start, None, None, None)
@@ -103,8 +107,9 @@ class Judge:
     def _observe_fork(
         self, bound: BoundMetrics, comparison: Comparison, finding: Finding, exemplar: dict[str, str]
     ) -> None:
-        if finding.fork_tokens is not None:
-            bound.fork_tokens.observe(finding.fork_tokens, exemplar)
+        # Only what is known to the token: starts of blocks would stand at 0, 64, 128 as if forks were there.
+        if comparison.fork_tokens is not None:
+            bound.fork_tokens.observe(comparison.fork_tokens, exemplar)
         if finding.margin is not None:
             self._metrics.fork_margin_nats.observe(finding.margin, exemplar)
         if comparison.shared is not None:
@@ -149,16 +154,24 @@ def specimen(
 
 def _tell(reference: Reference, observation: Observation, output: Output, finding: Finding) -> None:
     _log.warning(
-        "request %s diverged in mode %s: cohort %s, replica %s, output %s, reference %s, fork at token %s, %s",
+        "request %s diverged in mode %s: cohort %s, replica %s, output %s, reference %s, fork %s, %s",
         observation.request_id,
         observation.mode,
         observation.cohort_key[:16],
         observation.replica,
         output.digest,
         reference.digest,
-        "unknown" if finding.fork_tokens is None else finding.fork_tokens,
+        _place(finding),
         finding.cause.value,
     )
+
+
+def _place(finding: Finding) -> str:
+    if finding.fork_tokens is None:
+        return "at an unknown token"
+    if finding.fork_characters is None:
+        return f"from token {finding.fork_tokens} on"
+    return f"at token {finding.fork_tokens}"
 
 
 def _cause(reference: Reference, observation: Observation, output: Output) -> Cause:

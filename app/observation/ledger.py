@@ -108,7 +108,6 @@ class Ledger:
             reference = Reference.of(observation, output)
             entry = _Entry(Cohort(cohort_id, observation.model, reference, CohortCounts(), now, now))
             self._remember(entry)
-            self._firsts[cohort_id] = (observation, output)
         else:
             self._entries.move_to_end(cohort_id)
             verdict = Verdict.MATCH if output.digest == entry.cohort.reference.digest else Verdict.DIVERGED
@@ -132,14 +131,17 @@ class Ledger:
             cohort_id,
             observation.model,
             cohort.reference,
-            slot,
+            output.digest,
             verdict,
             now,
             kept,
             observation.run,
             observation.request_id if observation.run else "",
+            slot == output.digest,
         )
         self._batch.append(sighting)
+        if verdict is None:
+            self._firsts[cohort_id] = (observation, output)
         self._evict()
 
     def attend(self) -> None:
@@ -203,18 +205,29 @@ class Ledger:
     def _adopt(self, cohort_id: CohortId, reference: Reference, first: tuple[Observation, Output] | None) -> None:
         """Take over the reference of another gateway, which was first; repeats are compared with that from now on.
 
-        ``first`` is the answer that was taken for the reference here: now it is a repeat, and it differs.
+        ``first`` is the answer that was taken for the reference here: now it is a repeat, and counted as the store
+        counts it. What was compared with it meanwhile stays counted as it was, here and there.
         """
         if first is not None:
-            self._judge.second(reference, *first)
+            self._count_second(reference, *first)
         entry = self._entries.get(cohort_id)
-        if entry is None or entry.cohort.reference.digest == reference.digest:
+        if entry is None:
             return
+        is_same = entry.cohort.reference.digest == reference.digest
         entry.cohort.reference = reference
+        if is_same:
+            return
         self.references[cohort_id] = reference.digest
         if entry.output is not None:
             self._bytes += _COHORT_WEIGHT - entry.weight
             entry.output, entry.weight = None, _COHORT_WEIGHT
+
+    def _count_second(self, reference: Reference, observation: Observation, output: Output) -> None:
+        if output.digest != reference.digest:
+            self._judge.second(reference, observation, output)
+            return
+        bound = self._metrics.of(observation.model, observation.mode)
+        bound.compared[observation.origin].comparisons[Verdict.MATCH].inc()
 
     def _compare_across(self, cohort: CohortId, digest: str) -> None:
         """Compare with the references of the same request that differ in mode alone, or in posture alone."""
@@ -276,7 +289,7 @@ class Ledger:
         if self._store is None and self._open_store is not None and self._monotonic() >= self._retry_at:
             try:
                 self._store = self._open_store()
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001 - whatever keeps it from opening, verdicts are reached without it
                 self._lose(error)
             else:
                 self.problem = None
@@ -284,14 +297,19 @@ class Ledger:
                 self._prune(self._store)
         return self._store
 
-    def _lose(self, error: StoreError) -> None:
+    def _lose(self, error: Exception) -> None:
         """Let go of a store that failed; it is opened anew later, ever later while that fails."""
         self.close()
-        self.problem = str(error)
+        is_known = isinstance(error, StoreError)
+        # Only a store's own error is known to name no content.
+        self.problem = str(error) if is_known else f"the ledger cannot be opened: {type(error).__name__}"
         self._metrics.ledger_up.set(0)
-        level = logging.WARNING if self._retry_after == FIRST_RETRY_SECONDS else logging.DEBUG
         _log.log(
-            level, "%s; verdicts go on from memory, and the ledger is tried again in %g s", error, self._retry_after
+            logging.WARNING if self._retry_after == FIRST_RETRY_SECONDS else logging.DEBUG,
+            "%s; verdicts go on from memory, and the ledger is tried again in %g s",
+            self.problem,
+            self._retry_after,
+            exc_info=None if is_known else error,
         )
         self._retry_at = self._monotonic() + self._retry_after
         self._retry_after = min(2 * self._retry_after, LAST_RETRY_SECONDS)

@@ -93,14 +93,14 @@ class _GateInstruments:
     def __init__(self, waiting: Mapping[str, Gauge], seconds: Mapping[str, Counter], admissions: Counter) -> None:
         self._waiting = waiting
         self._totals = (*(seconds[phase] for phase in _GATE_PHASES), admissions)
-        self._seen = [0.0] * len(self._totals)
+        self._seen: list[float] | None = None
 
     def show(self, gate: GateView) -> None:
-        """Take over what a probe saw."""
+        """Take over what a probe saw. What the gate had counted before the first one is nothing that went on here."""
         for admission, count in zip(ADMISSIONS, (gate.waiting_shared, gate.waiting_exclusive), strict=True):
             self._waiting[admission].set(count)
         now = [gate.exclusive_seconds, gate.drain_seconds, float(gate.exclusive_admissions)]
-        for counter, before, total in zip(self._totals, self._seen, now, strict=True):
+        for counter, before, total in zip(self._totals, self._seen or now, now, strict=True):
             counter.inc(total - before if total >= before else total)
         self._seen = now
 
@@ -126,7 +126,8 @@ class Metrics:
         )
         self._closeness = self._counter(
             "divergence_margins_total",
-            "Diverged answers, by how close the two likeliest tokens were at the fork: a tie is what rounding does.",
+            "Diverged answers, by how close the two likeliest tokens were at the fork: a tie is what rounding does; "
+            "unknown without logprobs, and where not the likeliest is taken (sampling, penalties, grammars).",
             *by_origin,
             "margin",
         )
@@ -136,8 +137,8 @@ class Metrics:
         self._pairs_equal = self._counter("pairs_equal_total", "Pairs of repeats whose outputs were equal.", *by_origin)
         self._fork_tokens = self._histogram(
             "fork_tokens",
-            "Tokens that a diverged answer shares with its reference before they fork, where tokens are known; "
-            "rounded down to blocks of 64 where only the reference's block digests were left.",
+            "Tokens that a diverged answer shares with its reference before they fork, where the fork is known to the "
+            "token; it is not where only the reference's block digests were left.",
             _FORKS,
             "mode",
         )
@@ -158,7 +159,7 @@ class Metrics:
         )
         self._output_tokens = self._counter(
             "output_tokens_total",
-            "Tokens that were generated, where the answer tells; else the pieces of it.",
+            "Tokens that were generated, where the answer tells; else the events of it that brought content.",
             *by_mode,
         )
         self._leases = Gauge("reprise_leases", "Leases held now.", ("replica", "admission"), registry=registry)
@@ -184,7 +185,10 @@ class Metrics:
         self._replica = Info("reprise_replica", "A replica and its observed posture.", ("replica",), registry=registry)
 
         self.fork_margin_nats = self._histogram(
-            "fork_margin_nats", "Distance of the two likeliest tokens at the fork, the larger of both sides'.", _NATS
+            "fork_margin_nats",
+            "Distance of the two likeliest tokens at the fork, the larger of both sides'; of answers that take the "
+            "likeliest.",
+            _NATS,
         )
         self.logprob_delta_nats = self._histogram(
             "logprob_delta_nats",
@@ -218,7 +222,9 @@ class Metrics:
             "outcome",
         )  # fmt: skip
         self._own = {
-            (origin, mode.value): _children(own, Outcome, origin.value, mode.value) for origin in _OURS for mode in Mode
+            (origin, str(mode)): _children(own, Outcome, origin.value, str(mode))
+            for origin in _OURS
+            for mode in (*Mode, UNKNOWN)
         }
         self._shadows_dropped = self._counter("shadows_dropped_total", "Shadows that found too many of them waiting.")
         self._by_mode = {

@@ -12,9 +12,11 @@ because a batch touches keys of many slots.
 import hashlib
 import json
 import logging
+from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Final, cast
 
 from redis import Redis
@@ -30,6 +32,7 @@ from app.observation.store import (
     DEFAULT_RETENTION,
     PRUNE_COHORTS,
     PRUNE_RUN_ANSWERS,
+    RUN_CHARACTERS,
     RUN_SHARE,
     Cohort,
     CohortCounts,
@@ -186,28 +189,41 @@ class RedisStore:
             found = [(Specimen(*json.loads(text)), int(outputs[digest])) for digest, text in stored.items()]
         return sorted(found, key=lambda each: each[0].at)
 
-    def runs(self) -> list[tuple[str, int]]:
+    def runs(self, *, limit: int) -> list[tuple[str, int]]:
         """See `Store.runs`."""
         with self._translated("cannot be read"):
-            return [(label, count) for label, count in self._runs()]
+            return [(label, count) for label, count in self._runs(limit)]
 
     def run(self, label: str, *, after: int, limit: int) -> list[RunEntry]:
         """See `Store.run`."""
         with self._translated("cannot be read"):
             key = f"{self._prefix}run:{label}"
             members = cast(list[str], self._client.zrange(key, f"({after}", "+inf", byscore=True, offset=0, num=limit))
-            if not members:
-                return []
-            pipeline = self._client.pipeline(transaction=False)
-            entries = []
+            entries, places = [], []
             for member in members:
                 number, name, at, entry = member.split(":", 3)
                 *identity, output, request_id = json.loads(entry)
-                entries.append((int(number), CohortId(*identity), output, request_id, float(at)))
-                pipeline.hget(f"{self._prefix}specimens:{name}", output)
+                entries.append(RunEntry(int(number), CohortId(*identity), output, request_id, float(at)))
+                places.append((f"{self._prefix}specimens:{name}", output))
+            fitting = self._fitting(places)
+            pipeline = self._client.pipeline(transaction=False)
+            for place in places[:fitting]:
+                pipeline.hget(*place)
             return [
-                RunEntry(*entry, _text(specimen)) for entry, specimen in zip(entries, pipeline.execute(), strict=True)
+                replace(entry, text=_text(specimen))
+                for entry, specimen in zip(entries[:fitting], pipeline.execute(), strict=True)
             ]
+
+    def _fitting(self, places: Sequence[tuple[str, str]]) -> int:
+        """How many of these members of hashes, the first ones, go onto a page of a run; see `RUN_CHARACTERS`.
+
+        By their size in JSON, which is more than that of the texts in them.
+        """
+        pipeline = self._client.pipeline(transaction=False)
+        for place in places:
+            pipeline.hstrlen(*place)
+        sizes = accumulate(cast(list[int], pipeline.execute()))
+        return max(bisect(list(sizes), RUN_CHARACTERS), 1) if places else 0
 
     def size(self) -> StoreSize:
         """See `Store.size`."""

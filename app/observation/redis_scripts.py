@@ -44,8 +44,9 @@ return {redis.call('HGETALL', ARGV[1] .. ARGV[2]), redis.call('HGETALL', ARGV[1]
 """
 
 RECORD: Final = f"""
--- A batch, laid out by RedisStore.record. Gives, for each cohort whose reference is another than the one sent: its
--- place in the batch, and that reference.
+-- A batch, laid out by RedisStore.record. Gives, for each cohort in which somebody else was first (the reference is
+-- another than the one sent, or one was sent for the reference of a known cohort): its place in the batch, and its
+-- reference.
 --
 -- The first write must be one that Redis refuses when its memory is full (HSET, HINCRBY): it refuses a script at its
 -- first write or not at all, and so a batch is in as a whole or not at all.
@@ -82,7 +83,7 @@ for place = 1, tonumber(take()) do
   else
     local stored = redis.call('HMGET', cohort, 'digest', 'blocks', 'replica', 'peak', 'cached', 'last')
     reference = stored[1]
-    if reference ~= sent[5] then
+    if reference ~= sent[5] or #unjudged > 0 then
       others[#others + 1] = {{tostring(place), stored[1], stored[2], stored[3], stored[4], stored[5]}}
     end
     if tonumber(last) > tonumber(stored[6]) then redis.call('HSET', cohort, 'last', last) end
@@ -158,9 +159,9 @@ return rows
 """
 
 RUNS: Final = """
--- Gives each label and its number of answers, the latest first.
+-- How many at most. Gives each label and its number of answers, the latest first.
 local prefix, runs = ARGV[1], {}
-for _, label in ipairs(redis.call('ZREVRANGE', prefix .. 'runs', 0, -1)) do
+for _, label in ipairs(redis.call('ZREVRANGE', prefix .. 'runs', 0, ARGV[2] - 1)) do
   runs[#runs + 1] = {label, redis.call('ZCARD', prefix .. 'run:' .. label)}
 end
 return runs

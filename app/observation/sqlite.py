@@ -15,7 +15,7 @@ import math
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Final
@@ -27,6 +27,7 @@ from app.observation.store import (
     DEFAULT_RETENTION,
     PRUNE_COHORTS,
     PRUNE_RUN_ANSWERS,
+    RUN_CHARACTERS,
     RUN_SHARE,
     Cohort,
     CohortCounts,
@@ -64,7 +65,7 @@ class SqliteStore:
         self._path = path
         try:
             self._connection = _open(path)
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             if not _is_damage(error):
                 raise StoreError(f"the ledger {path} cannot be opened: {error}") from error
             with _translated(f"the damaged ledger {path} cannot be replaced"):
@@ -135,16 +136,24 @@ class SqliteStore:
             found = self._connection.execute(sql.SPECIMENS, cohort).fetchall()
         return [(Specimen(*row[:-1]), row[-1]) for row in found]
 
-    def runs(self) -> list[tuple[str, int]]:
+    def runs(self, *, limit: int) -> list[tuple[str, int]]:
         """See `Store.runs`."""
         with _translated("the ledger cannot be read"):
-            return self._connection.execute(sql.RUNS).fetchall()
+            return self._connection.execute(sql.RUNS, (limit,)).fetchall()
 
     def run(self, label: str, *, after: int, limit: int) -> list[RunEntry]:
         """See `Store.run`."""
-        with _translated("the ledger cannot be read"):
-            found = self._connection.execute(sql.RUN, (label, after, limit)).fetchall()
-        return [RunEntry(row[0], CohortId(*row[1:4]), *row[4:]) for row in found]
+        entries: list[RunEntry] = []
+        room = RUN_CHARACTERS
+        with _translated("the ledger cannot be read"), closing(self._connection.cursor()) as cursor:
+            # Row by row, so that what does not go onto the page is not read either.
+            for row in cursor.execute(sql.RUN, (label, after, limit)):
+                entry = RunEntry(row[0], CohortId(*row[1:4]), *row[4:])
+                room -= len(entry.text or "")
+                if entries and room < 0:
+                    break
+                entries.append(entry)
+        return entries
 
     def size(self) -> StoreSize:
         """See `Store.size`."""
@@ -187,8 +196,10 @@ class SqliteStore:
         held, most = self._bytes(), self._retention.bytes
         if held <= most:
             return 0, 0
-        (texts,) = self._connection.execute(sql.RUN_ANSWER_TEXTS).fetchone()
+        texts, label = self._connection.execute(sql.RUN_ANSWER_TEXTS).fetchone()
+        (labels,) = self._connection.execute(sql.RUN_LABELS).fetchone()
         each = (texts or 0) + sql.RUN_ANSWER_BYTES
+        each += labels / max(self._run_answers, 1) * (2 * (label or 0) + sql.RUN_LABEL_BYTES)
         of_answers = min(self._run_answers * each, held)
         of_cohorts = max(held - of_answers, 1)
         excess = min(held - most, of_cohorts - most * (1 - RUN_SHARE))
@@ -216,7 +227,7 @@ class SqliteStore:
 
 
 def _add(connection: sqlite3.Connection, addition: Addition) -> tuple[int, Reference | None]:
-    """Add to one cohort. Its row, and its reference where that is another than the one that comes with the addition."""
+    """Add to one cohort. Its row, and its reference where somebody else was first, see `Store.record`."""
     first = addition.first
     reference = first.reference
     values = (
@@ -233,17 +244,19 @@ def _add(connection: sqlite3.Connection, addition: Addition) -> tuple[int, Refer
         addition.last_seen,
     )
     row, digest, blocks, *rest = connection.execute(sql.ADD_COHORT, values).fetchone()
+    second = digest != reference.digest
     if addition.unjudged:
         known = connection.execute("SELECT EXISTS (SELECT 1 FROM outputs WHERE cohort = ?)", (row,)).fetchone()[0]
         # Of a new cohort the first is the reference; any other came second, to one that its sender did not know.
         repeats = addition.unjudged[0 if known else 1 :]
         if repeats:
             connection.execute(sql.ADD_VERDICTS, (*judged(repeats, digest), row))
+        second = second or bool(known)
     connection.executemany(
         sql.ADD_OUTPUT,
         [(row, output, seen, first.at, addition.last_seen) for output, seen in addition.outputs.items()],
     )
-    return row, None if digest == reference.digest else Reference(digest, Blocks.from_text(blocks), *rest)
+    return row, Reference(digest, Blocks.from_text(blocks), *rest) if second else None
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -304,12 +317,15 @@ class _Damaged(sqlite3.DatabaseError):
     """What SQLite's own check found."""
 
 
-def _is_damage(error: sqlite3.DatabaseError) -> bool:
+def _is_damage(error: Exception) -> bool:
+    # What SQLite says of a damaged table repeats bytes of it, which need not be text.
+    if isinstance(error, _Damaged | UnicodeDecodeError):
+        return True
     # Extended codes carry the primary one in their low byte.
-    return isinstance(error, _Damaged) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
 
 
-def _set_aside(path: Path, error: sqlite3.DatabaseError) -> None:
+def _set_aside(path: Path, error: Exception) -> None:
     number = 1
     while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1

@@ -5,7 +5,7 @@ from typing import Final
 
 from app.observation.store import Specimen
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 APPLICATION_ID: Final = 0x52505253
 """``RPRS``: tells our file from any other SQLite file."""
 
@@ -45,7 +45,26 @@ CREATE INDEX runs_by_label ON runs (label, id);
 CREATE INDEX runs_by_cohort ON runs (cohort);
 """
 
-SCHEMAS: Final = (_FIRST, _SECOND)
+# One label can have all answers, and each answer a label of its own: either makes a list out of `runs` itself slow.
+_THIRD: Final = """
+CREATE TABLE run_labels (
+    label TEXT PRIMARY KEY, answers INTEGER NOT NULL, latest INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX run_labels_by_latest ON run_labels (latest);
+INSERT INTO run_labels SELECT label, count(*), max(id) FROM runs GROUP BY label;
+CREATE TRIGGER run_answered AFTER INSERT ON runs BEGIN
+    INSERT INTO run_labels VALUES (new.label, 1, new.id)
+    ON CONFLICT (label) DO UPDATE SET answers = answers + 1, latest = new.id;
+END;
+CREATE TRIGGER run_answer_forgotten AFTER DELETE ON runs BEGIN
+    UPDATE run_labels SET answers = answers - 1 WHERE label = old.label;
+    DELETE FROM run_labels WHERE label = old.label AND answers = 0;
+    UPDATE run_labels SET latest = (SELECT max(id) FROM runs WHERE label = old.label)
+    WHERE label = old.label AND latest = old.id;
+END;
+"""
+
+SCHEMAS: Final = (_FIRST, _SECOND, _THIRD)
 """What each version added to the one before."""
 
 LOAD: Final = """
@@ -94,7 +113,7 @@ SELECT key, mode, posture, model, (SELECT sum(seen) FROM outputs WHERE cohort = 
 FROM cohorts WHERE last_seen < ? AND (? IS NULL OR mode = ?) AND diverged >= ? ORDER BY last_seen DESC LIMIT ?
 """
 
-RUNS: Final = "SELECT label, count(*) FROM runs GROUP BY label ORDER BY max(id) DESC"
+RUNS: Final = "SELECT label, answers FROM run_labels ORDER BY latest DESC LIMIT ?"
 
 FORGET_RUN_ANSWERS: Final = "DELETE FROM runs WHERE id IN (SELECT id FROM runs ORDER BY id LIMIT ?)"
 """How many of the oldest. Numbers grow with time, so no index by time is needed."""
@@ -112,13 +131,21 @@ DELETE FROM cohorts WHERE id IN (SELECT id FROM cohorts ORDER BY last_seen LIMIT
 """
 
 RUN_ANSWER_TEXTS: Final = """
-SELECT avg(2 * length(label) + length(digest) + length(request_id)) FROM (
+SELECT avg(2 * length(label) + length(digest) + length(request_id)), avg(length(label)) FROM (
     SELECT * FROM (SELECT label, digest, request_id FROM runs ORDER BY id LIMIT 100)
     UNION ALL
     SELECT * FROM (SELECT label, digest, request_id FROM runs ORDER BY id DESC LIMIT 100)
 )
 """
-"""How many characters an answer of a run has, its label's second place in the index included; None without answers."""
+"""How many characters an answer of a run has, its label's second place in the index included, and how many its label.
+
+None without answers.
+"""
+
+RUN_LABELS: Final = "SELECT count(*) FROM run_labels"
 
 RUN_ANSWER_BYTES: Final = 60
 """What an answer of a run takes beside these, in the table and in both of its indexes."""
+
+RUN_LABEL_BYTES: Final = 40
+"""What a label takes beside its text, which stands in the table of labels and in its index."""

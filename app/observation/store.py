@@ -38,6 +38,10 @@ verdicts need, and because as many answers as are kept by default take about an 
 """
 
 
+RUN_CHARACTERS: Final = 2**20
+"""Characters of kept texts that one page of a run holds; writing more would hold an event loop for tens of ms."""
+
+
 class StoreError(Exception):
     """The store cannot be used now; the message says why and names no content."""
 
@@ -83,7 +87,8 @@ class Observation(NamedTuple):
     ``coresident_peak`` is None where no guard told it. ``output`` is None where the answer could not be read, and
     ``skip_reason`` (a `Skip`, or any text, which then counts as "other") says why it is not to be compared. ``applied``
     names the mitigations that were applied where they are not just those of the mode: such answers are a cohort apart.
-    ``run`` is the caller's label of a run, if he gave one.
+    ``run`` is the caller's label of a run, if he gave one. ``greedy`` is whether the likeliest token was taken at each
+    place; of other answers the margin at a fork says nothing.
     """
 
     request_id: str
@@ -98,6 +103,7 @@ class Observation(NamedTuple):
     applied: str = ""
     origin: Origin = Origin.CLIENT
     run: str | None = None
+    greedy: bool = True
 
     @property
     def cohort(self) -> CohortId:
@@ -198,6 +204,7 @@ class Cohort:
 class Sighting(NamedTuple):
     """One observation as a store takes it. ``verdict`` is None for the reference; ``at`` is seconds since 1970.
 
+    ``output`` is the digest of what was answered; an output that is not kept ``apart`` is counted with the others.
     ``specimen`` comes with an output that its sender had not seen before in this cohort; ``run`` and ``request_id``
     where the request belongs to a run.
     """
@@ -211,6 +218,12 @@ class Sighting(NamedTuple):
     specimen: Specimen | None = None
     run: str | None = None
     request_id: str = ""
+    apart: bool = True
+
+    @property
+    def slot(self) -> str:
+        """The name under which the output is counted."""
+        return self.output if self.apart else OTHER_OUTPUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +242,10 @@ class CohortSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One answer of a run. ``number`` grows with each; ``at`` is seconds since 1970. ``text`` as in `Specimen`."""
+    """One answer of a run. ``number`` grows with each; ``at`` is seconds since 1970. ``text`` as in `Specimen`.
+
+    ``output`` is the answer's own digest, also where its cohort counts it with others.
+    """
 
     number: int
     cohort: CohortId
@@ -274,8 +290,10 @@ class Store(Protocol):
     def record(self, sightings: Sequence[Sighting]) -> Mapping[CohortId, Reference]:
         """Add sightings, all or none. A cohort that is new gets the sighting's reference; a known one keeps its own.
 
-        Returns the references of those cohorts whose stored one is another than their sighting's: somebody else was
-        first. A specimen is kept if it is the first of its output. What was recorded survives the end of the process.
+        Returns the references of those cohorts in which somebody else was first: the stored one is another than their
+        sighting's, or a sighting came without a verdict though the cohort was known. Such a sighting is counted as a
+        repeat of the stored reference, and its sender is to do the same. Verdicts that come along stay as they are.
+        A specimen is kept if it is the first of its output. What was recorded survives the end of the process.
         """
 
     def cohorts(
@@ -289,11 +307,17 @@ class Store(Protocol):
     def specimens(self, cohort: CohortId) -> list[tuple[Specimen, int]]:
         """The distinct outputs of a cohort, the first seen first, each with how often it was seen; none if unknown."""
 
-    def runs(self) -> list[tuple[str, int]]:
-        """The labels of the runs that are kept, and how many answers each has; the latest first."""
+    def runs(self, *, limit: int) -> list[tuple[str, int]]:
+        """The labels of the runs that were answered last, at most so many, and how many answers each has.
+
+        The latest come first. It takes no longer where many labels are kept, or one with many answers.
+        """
 
     def run(self, label: str, *, after: int, limit: int) -> list[RunEntry]:
-        """The answers of a run in order, whose number is over ``after``."""
+        """The answers of a run in order whose number is over ``after``, at most ``limit``; none where no more is kept.
+
+        Fewer where their texts have over `RUN_CHARACTERS` together, but one at least: whoever asks on gets all.
+        """
 
     def size(self) -> StoreSize:
         """How much it holds."""

@@ -7,6 +7,7 @@ import { ago, brief, count, plural } from "./format.js";
 const STEP = 50;
 const MOST = 500;
 const LATEST = 6;
+const RUNS = 200;
 
 /** A cohort as part of the address. */
 export function addressOf({ key, mode, posture }) {
@@ -132,9 +133,11 @@ function walk(list, event) {
   links[to].focus();
 }
 
-/** The labels of runs with their sizes. Throws Failure. */
+/** The labels of the latest runs with their sizes. Throws Failure. */
 export async function drawRuns() {
-  const { runs } = await ask(["runs"]);
+  const { runs } = await ask(["runs"], { limit: RUNS });
+  show(byId("runs-latest"), runs.length === RUNS);
+  setText(byId("runs-latest"), `These are the ${RUNS} runs that were answered last.`);
   show(byId("runs"), runs.length > 0);
   show(byId("runs-empty"), runs.length === 0);
   setText(byId("runs-empty"), "No run yet: send x-determinism-run: NAME with requests, and compare two runs with reprise compare.");

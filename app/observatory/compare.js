@@ -3,15 +3,29 @@
 const LONGEST_MARK = 24;
 const SEPARATOR = "\u001e";
 
-/** The texts of an output's choices, null where the ledger keeps none. */
+/**
+ * The choices of an output as its texts were kept, null where the ledger keeps none. Each is `text`, all that is readable
+ * of it in the order in which it was generated, and `parts`, the names of what it is made of.
+ */
 export function textsOf(output) {
   if (output?.text === null || output?.text === undefined) return null;
   try {
-    const texts = JSON.parse(output.text);
-    return Array.isArray(texts) && texts.every((text) => typeof text === "string") ? texts : null;
+    const choices = JSON.parse(output.text);
+    return Array.isArray(choices) ? choices.map(choiceOf) : null;
   } catch {
     return null;
   }
+}
+
+/** A choice is its text alone, or its parts by name. Throws for anything else. */
+function choiceOf(kept) {
+  const { reasoning, text, refusal, tool_calls: calls = [] } = typeof kept === "string" ? { text: kept } : kept;
+  const parts = [
+    ["reasoning", reasoning], ["text", text], ["refusal", refusal],
+    ...calls.map(([name, said]) => ["tool call", `${name}${SEPARATOR}${said}`]),
+  ].filter(([, said]) => said);
+  if (!parts.every(([, said]) => typeof said === "string")) throw new TypeError("a part that is no text");
+  return { text: parts.map(([, said]) => said).join(SEPARATOR), parts: parts.map(([name]) => name) };
 }
 
 /**

@@ -59,7 +59,7 @@ export const MARGIN_MEANINGS = {
   tie: "a tie: rounding alone can flip it",
   near: "near: more than rounding usually moves",
   clear: "clear: rounding does not explain it; suspect weights, template or seed",
-  unknown: "the margin is not known: no logprobs came with these answers",
+  unknown: "the margin is not known: that takes logprobs at a known place, of answers that take the likeliest token",
 };
 
 /** How close a margin in nats is; `limits` are the gateway's. */

@@ -6,39 +6,42 @@ import { count, plural } from "./format.js";
 
 const SHOWN_BEFORE = 320;
 const SHOWN_AFTER = 4000;
+const NO_CHOICE = { text: "", parts: [] };
 
 /** What is shown of a pair of outputs; either may be null. */
 export function drawTexts(reference, other, state) {
   const [left, right] = [textsOf(reference), textsOf(other)];
-  if (!other) return left ? left.map((text) => single(reference, text)) : [none(state)];
+  if (!other) return left ? left.map((choice) => single(reference, choice)) : [none(state)];
   if (!left && !right) return [none(state)];
   if (!left || !right) {
-    const [side, texts] = left ? [reference, left] : [other, right];
-    return [h("p", { class: "about" }, `Of ${(left ? other : reference)?.letter ?? "the reference"} no text is kept.`), ...texts.map((text) => single(side, text))];
+    const [side, choices] = left ? [reference, left] : [other, right];
+    return [h("p", { class: "about" }, `Of ${(left ? other : reference)?.letter ?? "the reference"} no text is kept.`), ...choices.map((choice) => single(side, choice))];
   }
   const many = Math.max(left.length, right.length) > 1;
   return Array.from({ length: Math.max(left.length, right.length) }, (_, index) => {
-    const fork = forkOf(left[index] ?? "", right[index] ?? "");
-    return pair(reference, other, fork, many ? `Choice ${index + 1}` : null);
+    const choices = [left[index] ?? NO_CHOICE, right[index] ?? NO_CHOICE];
+    return pair([reference, other], choices, many ? `Choice ${index + 1}` : null);
   });
 }
 
 function none(state) {
   const hint = state.texts
     ? "The texts of these outputs were not kept: they are older than the setting, or the redaction hook refused them."
-    : "Texts are not kept, so digests and positions are all there is to see. REPRISE_KEEP_TEXTS=1 keeps the texts of answers from then on, with secrets masked.";
+    : "Texts are not kept, so digests and positions are all there is to see. REPRISE_KEEP_TEXTS=1 keeps the texts of answers from then on, with what looks like a secret masked.";
   return h("p", { class: "empty" }, hint);
 }
 
-function single(output, text) {
-  return h("div", { class: "texts" }, column(output.letter, "left", null, [h("span", {}, visible(text))]));
+function single(output, choice) {
+  return h("div", {}, h("div", { class: "texts" }, column(output.letter, "left", null, [h("span", {}, visible(choice.text))])), parts([output], [choice]));
 }
 
-function pair(reference, other, fork, title) {
+function pair(outputs, choices, title) {
   const heading = title ? h("h3", {}, title) : null;
+  const [reference, other] = outputs;
+  const fork = forkOf(choices[0].text, choices[1].text);
   if (fork.equal) {
     const note = "The kept texts are equal: the outputs part in what is not shown here, a finish reason, a masked secret, or beyond the size that is kept.";
-    return h("div", {}, heading, h("p", { class: "about" }, note), h("div", { class: "texts" }, column(`${reference.letter} and ${other.letter}`, "left", null, [h("span", {}, visible(fork.shared.join("")))])));
+    return h("div", {}, heading, h("p", { class: "about" }, note), h("div", { class: "texts" }, column(`${reference.letter} and ${other.letter}`, "left", null, [h("span", {}, visible(fork.shared.join("")))])), parts([reference], choices));
   }
   const note = `${plural(fork.at, "shared character")}, then`;
   return h(
@@ -48,7 +51,15 @@ function pair(reference, other, fork, title) {
       column(reference.letter, "left", `${note} “${visibleMark(fork.left.mark)}”`, body(fork.shared, fork.left)),
       column(other.letter, "right", `${note} “${visibleMark(fork.right.mark)}”`, body(fork.shared, fork.right)),
     ),
+    parts(outputs, choices),
   );
+}
+
+/** What the texts are made of, where that is more than text; nothing says so in them but a mark between two parts. */
+function parts(outputs, choices) {
+  if (choices.every((choice) => choice.parts.every((name) => name === "text"))) return null;
+  const said = outputs.map((output, index) => `${output.letter} is ${choices[index].parts.join(", ") || "empty"}`);
+  return h("p", { class: "about" }, `The parts of an answer follow each other, with a ␞ between them and between a tool's name and its arguments: ${said.join("; ")}.`);
 }
 
 function column(letter, side, note, children) {

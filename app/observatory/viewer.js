@@ -6,6 +6,7 @@ import { brief, CAUSE_MEANINGS, CAUSES, closeness, count, MARGIN_MEANINGS, MARGI
 import { drawTexts } from "./texts.js";
 
 const RULER = 132;
+const BLOCK = 64; // tokens of a block digest
 
 export class Viewer {
   constructor() {
@@ -28,7 +29,8 @@ export class Viewer {
     const same = this.id && JSON.stringify(this.id) === JSON.stringify(id);
     Object.assign(this, { id, other, state });
     if (same && this.cohort) {
-      this.draw();
+      if (this.lacksText()) await this.update();
+      else this.draw();
       return;
     }
     this.cohort = null;
@@ -38,12 +40,17 @@ export class Viewer {
     this.box.querySelector("h2").focus();
   }
 
+  /** Whether a text of the chosen output is kept that did not come along: of many long ones only some do. */
+  lacksText() {
+    return this.cohort.outputs.some((output) => output.digest === this.other && output.text_left_out);
+  }
+
   /** Asks anew. What did not change is left as it is on the page. */
   async update() {
-    const { id } = this;
+    const { id, other } = this;
     if (!id) return;
     try {
-      const cohort = await ask(["cohorts", id.key, id.mode, id.posture]);
+      const cohort = await ask(["cohorts", id.key, id.mode, id.posture], { with: other });
       if (this.id !== id) return;
       this.cohort = cohort;
     } catch (failure) {
@@ -54,7 +61,9 @@ export class Viewer {
     }
     this.box.removeAttribute("aria-busy");
     this.part("problem");
-    this.draw();
+    // Another output may have been chosen meanwhile.
+    if (this.other !== other && this.lacksText()) await this.update();
+    else this.draw();
   }
 
   frame() {
@@ -151,7 +160,7 @@ function sentence(reference, other, state) {
   const where = other.fork_tokens === null
     ? other.fork_characters === null ? "at a place that is not known" : `after ${plural(other.fork_characters, "shared character")}, at a token that is not known`
     : other.fork_characters === null
-      ? `in the 64 tokens from token ${other.fork_tokens} on (the reference is known by its digests only)`
+      ? `in the ${BLOCK} tokens from token ${other.fork_tokens} on (the reference is known by its digests only)`
       : `after ${plural(other.fork_tokens, "shared token")}`;
   const close = closeness(other.margin, state.margins);
   const distance = close === "unknown" ? MARGIN_MEANINGS.unknown : `the two likeliest tokens were ${nats(other.margin)} apart there, ${MARGIN_MEANINGS[close]}`;
@@ -167,16 +176,22 @@ function place(output, isReference) {
   return `${length}, fork ${output.fork_characters === null ? "from" : "at"} ${count(output.fork_tokens)}`;
 }
 
-/** An output's length; what it shares with the reference pale, the rest in the colour of its margin. */
+/**
+ * An output's length; what it shares with the reference pale, the rest in the colour of its margin. Where only the block
+ * of the fork is known, that block is thin: somewhere in it they part.
+ */
 function ruler(output, longest, close) {
   const x = (tokens) => (Math.min(tokens, longest) / longest) * RULER;
   const end = x(output.tokens ?? 0);
   const fork = close ? x(output.fork_tokens ?? 0) : end;
+  const block = close && output.fork_tokens !== null && output.fork_characters === null;
+  const from = block ? Math.min(end, x(output.fork_tokens + BLOCK)) : fork;
   return s(
     "svg", { class: "ruler", width: RULER, height: 10, viewBox: `0 0 ${RULER} 10`, "aria-hidden": "true" },
     s("path", { class: "ground", d: `M0 5.5H${RULER}` }),
     output.tokens === null ? null : s("rect", { class: "same", x: 0, y: 3, width: fork, height: 5 }),
-    output.tokens === null || !close ? null : s("rect", { class: "apart", "data-label": close, x: fork, y: 1, width: Math.max(2, end - fork), height: 9 }),
+    output.tokens === null || !block ? null : s("rect", { class: "somewhere", "data-label": close, x: fork, y: 4, width: Math.max(2, from - fork), height: 3 }),
+    output.tokens === null || !close || (block && from >= end) ? null : s("rect", { class: "apart", "data-label": close, x: from, y: 1, width: Math.max(2, end - from), height: 9 }),
   );
 }
 

@@ -15,7 +15,7 @@ export function drawWhy(state, scope) {
   setText(
     byId("limits"),
     `Tie: the two likeliest tokens lay within ${tie} nats, which rounding alone can flip. Near: within ${near}. `
-      + "Clear: beyond; suspect weights, template or seed.",
+      + "Clear: beyond; suspect weights, template or seed. Counted where the likeliest token is taken; else not known.",
   );
   drawPositions(byId("positions"), state);
 }
@@ -57,7 +57,7 @@ function drawPositions(box, state) {
     });
   }
   const all = sums.reduce((sum, bucket) => sum + bucket.alarm + bucket.other, 0);
-  setText(byId("positions-note"), all ? `after so many tokens at most; ${plural(all, "fork")} of all origins` : "");
+  setText(byId("positions-note"), all ? `after so many tokens at most; ${plural(all, "fork")} known to the token, of all origins` : "");
   const key = JSON.stringify(sums);
   if (box.dataset.drawn === key) return;
   box.dataset.drawn = key;

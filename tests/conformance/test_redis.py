@@ -20,7 +20,16 @@ from app.determinism.divergence import Verdict
 from app.determinism.output import Blocks
 from app.observation import redis_scripts
 from app.observation.redis import Address, RedisStore
-from app.observation.store import CohortId, Reference, Retention, Sighting, Specimen, StoreError, StoreVersionError
+from app.observation.store import (
+    RUN_CHARACTERS,
+    CohortId,
+    Reference,
+    Retention,
+    Sighting,
+    Specimen,
+    StoreError,
+    StoreVersionError,
+)
 from tests.support.redis_server import RedisServer, free_port, redis_server
 
 PASSWORD = "correct-horse"  # noqa: S105 - of a server that lives for one test
@@ -143,7 +152,7 @@ def test_a_full_redis_takes_a_batch_whole_or_not_at_all(server: RedisServer) -> 
         try:
             with pytest.raises(StoreError, match="maxmemory"):
                 ours.record([sighting("a", "o-1", Verdict.MATCH), sighting("b")])
-            assert (observed(ours), observed(ours, "b"), ours.runs()) == (1, 0, [("night", 1)])
+            assert (observed(ours), observed(ours, "b"), ours.runs(limit=9)) == (1, 0, [("night", 1)])
             assert ours.prune(1e12) == 2
         finally:
             admin.config_set("maxmemory", "0")
@@ -178,12 +187,37 @@ def test_a_run_that_redis_threw_out_is_not_counted_for_ever(server: RedisServer)
     with server.admin() as admin:
         admin.delete("reprise:run:night")
     assert ours.prune(1796030033.25) == 1
-    assert ours.runs() == []
+    assert ours.runs(limit=9) == []
     assert ours.size().run_answers == 0
     assert ours.size().bytes < held
     ours.record([sighting()] * 3)
     assert ours.prune(1796030033.25) == 1
     assert ours.size().run_answers == 2
+    ours.close()
+
+
+def test_a_list_of_runs_costs_what_it_shows(server: RedisServer) -> None:
+    """However many labels there are, Redis serves nobody else meanwhile, so it looks at those alone that it tells."""
+    ours = store(server)
+    ours.record([sighting()._replace(run=f"r-{number}") for number in range(500)])
+    with server.admin() as admin:
+        admin.config_resetstat()
+        assert ours.runs(limit=5) == [(f"r-{number}", 1) for number in range(499, 494, -1)]
+        calls = admin.info("commandstats")
+    assert calls["cmdstat_zcard"]["calls"] == 5
+    ours.close()
+
+
+def test_a_page_of_a_run_reads_what_it_tells(server: RedisServer) -> None:
+    """Of a thousand answers with long texts only those are fetched that go onto the page."""
+    ours = store(server)
+    kept = Specimen("o-1", "r-1", "r", 0.0, text="x" * (RUN_CHARACTERS // 10))
+    ours.record([sighting()._replace(specimen=kept) for _ in range(1000)])
+    with server.admin() as admin:
+        admin.config_resetstat()
+        assert len(ours.run("night", after=0, limit=1000)) == 9
+        calls = admin.info("commandstats")
+    assert calls["cmdstat_hget"]["calls"] == 9
     ours.close()
 
 
@@ -336,7 +370,7 @@ def test_a_user_with_the_least_rights_is_enough(server: RedisServer) -> None:
     ours = RedisStore(Address.parse(f"redis://gateway:pw@127.0.0.1:{server.port}"))
     ours.record([sighting()])
     assert observed(ours) == 1
-    assert ours.runs() == [("night", 1)]
+    assert ours.runs(limit=9) == [("night", 1)]
     assert ours.prune(1e12) == 2
     ours.close()
     with pytest.raises(StoreError):

@@ -1,15 +1,20 @@
 """What every store of the ledger promises. A new store joins by one line in `STORES`."""
 
+import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from app.determinism.divergence import Verdict
 from app.determinism.mode import Mode
-from app.determinism.output import Blocks
+from app.determinism.output import Blocks, Choice, Output
+from app.observation.ledger import Ledger
+from app.observation.metrics import Metrics
 from app.observation.redis import Address, RedisStore
 from app.observation.sqlite import SqliteStore
 from app.observation.store import (
@@ -17,9 +22,11 @@ from app.observation.store import (
     OTHER_OUTPUTS,
     PRUNE_COHORTS,
     PRUNE_RUN_ANSWERS,
+    RUN_CHARACTERS,
     RUN_SHARE,
     Cohort,
     CohortId,
+    Observation,
     Reference,
     Retention,
     Sighting,
@@ -158,7 +165,7 @@ def test_an_unknown_cohort_is_none(store: Store) -> None:
     assert store.load(cohort()) is None
     assert store.specimens(cohort()) == []
     assert store.cohorts(limit=10) == []
-    assert store.runs() == []
+    assert store.runs(limit=9) == []
     assert store.run("night", after=0, limit=10) == []
     assert store.size().cohorts == 0
     assert store.size().run_answers == 0
@@ -229,6 +236,78 @@ def test_who_comes_second_is_a_repeat(store: Store, output: str, counts: tuple[i
     assert (found.matched, found.diverged) == counts
     assert found.observed == 1 + found.matched + found.diverged
     assert keys(store, diverged=True) == ["a"] * counts[1]
+
+
+def test_who_comes_second_is_told(store: Store) -> None:
+    """Also where his output is that of the reference; and who brings nothing but verdicts on it is told nothing."""
+    alone = replace(reference(), replica="127.0.0.1:8009", coresident_peak=7)
+    store.record([sighting("o-1"), sighting("o-1", Verdict.MATCH)])
+    second = [sighting("o-1", first=alone), sighting("o-1", Verdict.MATCH, first=alone)]
+    assert store.record([sighting(of=cohort("b")), *second]) == {cohort(): reference()}
+    assert store.record([sighting("o-1", Verdict.MATCH, first=alone)]) == {}
+    found = loaded(store).counts
+    assert (found.observed, found.matched, found.diverged) == (5, 4, 0)
+
+
+class Gateway:
+    """A ledger with metrics of its own, on a store that others share."""
+
+    def __init__(self, store: Store, cohorts: int, clock: Iterator[int]) -> None:
+        self.metrics = Metrics(CollectorRegistry())
+        self.metrics.declare("m")
+        self.ledger = Ledger(
+            self.metrics,
+            lambda: store,
+            max_cohorts=cohorts,
+            max_bytes=2**20,
+            wall=lambda: float(next(clock)),
+            monotonic=lambda: 0.0,
+        )
+
+    def see(self, key: str, text: str, replica: str) -> None:
+        """Observe an answer."""
+        output = Output.of([Choice(0, text, finish_reason="stop")])
+        self.ledger.observe(Observation("r", key, "m", "standard", replica, "p-1", 1, output), output)
+
+    def counted(self) -> dict[str, int]:
+        """The verdicts in its metrics."""
+        return {
+            each.labels["verdict"]: int(each.value)
+            for each in self.metrics.samples("comparisons")
+            if (each.labels["model"], each.labels["mode"], each.labels["origin"]) == ("m", "standard", "client")
+        }
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_gateways_that_share_a_store_count_what_it_counts(
+    open_store: OpenStore, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was first, in whatever order batches arrive: the metrics of all together are the sums of the store.
+
+    Each answer but the first of its cohort is a match or diverged, once; of answers that are all alike none diverges.
+    """
+    # A batch that is dropped, because the machine of this test is busy, is in the metrics and not in the store.
+    monkeypatch.setattr("app.observation.redis.SECONDS", 30.0)
+    chance = random.Random(seed)  # noqa: S311 - the same each time, and no secret
+    store = open_store(MANY)
+    clock = itertools.count(1)
+    gateways = [Gateway(store, chance.choice([2, 100]), clock) for _ in range(chance.choice([2, 3]))]
+    keys_, texts = [str(n) for n in range(chance.choice([1, 5, 40]))], "abc"[: chance.choice([1, 2, 3])]
+    seen = 400
+    for _ in range(seen):
+        number = chance.randrange(len(gateways))
+        gateways[number].see(chance.choice(keys_), chance.choice(texts), f"r{number}")
+        if chance.random() < 0.1:
+            chance.choice(gateways).ledger.commit()
+    for each in gateways:
+        each.ledger.commit()
+    held = store.cohorts(limit=100)
+    matched, diverged = (sum(each.counted()[name] for each in gateways) for name in ("match", "diverged"))
+    assert (matched, diverged) == (sum(each.matched for each in held), sum(each.diverged for each in held))
+    assert all(each.observed == 1 + each.matched + each.diverged for each in held)
+    assert sum(each.observed for each in held) == seen
+    assert (diverged == 0) == (len(texts) == 1)
+    store.close()
 
 
 @pytest.mark.parametrize("other", [cohort("b"), cohort(mode="standard"), cohort(posture="unknown")])
@@ -307,11 +386,39 @@ def test_a_run_has_its_answers_in_order(store: Store) -> None:
     assert [each.text for each in store.run("day", after=0, limit=10)] == [None]
 
 
+def test_an_answer_that_is_counted_with_others_keeps_its_digest_in_its_run(store: Store) -> None:
+    """Beyond the outputs that a cohort tells apart: two different answers of two runs never look alike."""
+    store.record([sighting(run="day", request_id="r-1")])
+    others = [sighting(f"o-{n}", Verdict.DIVERGED, run="night", request_id=f"r-{n}") for n in (7, 8)]
+    store.record([each._replace(apart=False) for each in others])
+    assert loaded(store).counts.outputs == {"o-1": 1, OTHER_OUTPUTS: 2}
+    found = store.run("night", after=0, limit=9)
+    assert [(each.output, each.request_id, each.text) for each in found] == [("o-7", "r-7", None), ("o-8", "r-8", None)]
+
+
+def test_a_page_of_a_run_holds_what_fits(store: Store) -> None:
+    """Not more text than a page has room for, but one answer at least; whoever asks on gets all, each once."""
+    large, giant = "x" * (RUN_CHARACTERS // 8), "y" * (2 * RUN_CHARACTERS)
+    texts = [large] * 20 + [giant] * 2 + [large, giant, "", "z"]
+    for number, text in enumerate(texts):
+        output = f"o-{number}"
+        store.record([sighting(output, of=cohort(output), kept=specimen(output, text=text), run="hot", request_id="r")])
+    pages, after = [], 0
+    while page := store.run("hot", after=after, limit=1000):
+        pages.append([each.text or "" for each in page])
+        after = page[-1].number
+    assert list(itertools.chain(*pages)) == texts
+    assert all(len(page) == 1 or sum(map(len, page)) <= RUN_CHARACTERS for page in pages)
+    assert 3 <= len(pages) <= 9
+    assert [len(each.text or "") for each in store.run("hot", after=0, limit=2)] == [len(large)] * 2
+
+
 def test_runs_are_listed_with_the_latest_first(store: Store) -> None:
     """A label moves to the front with each of its answers."""
     for label in ("one", "two", "one", "three", "two", "one"):
         store.record([sighting(run=label, request_id="r")])
-    assert store.runs() == [("one", 3), ("two", 2), ("three", 1)]
+    assert store.runs(limit=9) == [("one", 3), ("two", 2), ("three", 1)]
+    assert store.runs(limit=2) == [("one", 3), ("two", 2)]
 
 
 def test_cohorts_are_listed_with_the_latest_first(store: Store) -> None:
@@ -349,7 +456,7 @@ def test_everything_is_there_after_a_restart(open_store: OpenStore) -> None:
     before = (
         loaded(first),
         first.specimens(cohort()),
-        first.runs(),
+        first.runs(limit=9),
         first.run("night", after=0, limit=9),
         first.size(),
     )
@@ -359,7 +466,7 @@ def test_everything_is_there_after_a_restart(open_store: OpenStore) -> None:
     assert before == (
         loaded(second),
         second.specimens(cohort()),
-        second.runs(),
+        second.runs(limit=9),
         second.run("night", after=0, limit=9),
         second.size(),
     )
@@ -380,12 +487,12 @@ def test_everything_is_there_after_a_restart(open_store: OpenStore) -> None:
 def test_a_batch_is_recorded_whole_or_not_at_all(store: Store, bad: Sighting) -> None:
     """One sighting that no store can write takes its batch with it, and nothing of that batch is seen."""
     store.record([sighting(kept=specimen(), run="night", request_id="r-1")])
-    before = (loaded(store), store.specimens(cohort()), store.runs(), store.size().cohorts)
+    before = (loaded(store), store.specimens(cohort()), store.runs(limit=9), store.size().cohorts)
     with pytest.raises(StoreError):
         store.record(
             [sighting("o-2", Verdict.DIVERGED, kept=specimen("o-2"), run="night"), bad, sighting(of=cohort("c"))]
         )
-    assert before == (loaded(store), store.specimens(cohort()), store.runs(), store.size().cohorts)
+    assert before == (loaded(store), store.specimens(cohort()), store.runs(limit=9), store.size().cohorts)
     store.record([sighting("o-1", Verdict.MATCH)])
     assert loaded(store).counts.outputs == {"o-1": 2}
 
@@ -405,10 +512,10 @@ def test_texts_may_be_anything(store: Store, odd: str) -> None:
     assert found.counts.outputs == {f"o{odd}": 1}
     assert store.specimens(of) == [(kept, 1)]
     assert [each.id for each in store.cohorts(limit=2, mode=odd)] == [of]
-    assert store.runs() == [(f"run{odd}", 1)]
+    assert store.runs(limit=9) == [(f"run{odd}", 1)]
     assert [(each.cohort, each.text) for each in store.run(f"run{odd}", after=0, limit=2)] == [(of, odd)]
     assert store.prune(5000.0) == 2
-    assert store.runs() == []
+    assert store.runs(limit=9) == []
 
 
 def test_a_cohort_with_very_many_outputs_is_held(store: Store) -> None:
@@ -500,11 +607,33 @@ def test_a_forgotten_cohort_takes_everything_of_it_along(store: Store) -> None:
     store.record([sighting("o-1", Verdict.MATCH, of=cohort("old"), at=1.0, run="night", request_id="r-4")])
     assert store.prune(1500.0) == 1 + 3
     assert store.specimens(cohort("old")) == []
-    assert store.runs() == [("night", 1)]
+    assert store.runs(limit=9) == [("night", 1)]
     assert [each.request_id for each in store.run("night", after=0, limit=9)] == ["r-3"]
     assert keys(store, diverged=True) == []
     store.record([sighting(of=cohort("new"), at=901.0, run="night", request_id="r-5")])
     assert [each.request_id for each in store.run("night", after=0, limit=9)] == ["r-3", "r-5"]
+
+
+def test_a_run_stands_where_its_latest_answer_that_is_left_puts_it(store: Store) -> None:
+    """Also when a later one has gone with its cohort."""
+    store.record([*labelled([900], "night"), *labelled([901], "day")])
+    store.record(labelled([1], "night", cohort("old")))
+    assert store.runs(limit=9) == [("night", 2), ("day", 1)]
+    assert store.prune(1500.0) == 2
+    assert store.runs(limit=9) == [("day", 1), ("night", 1)]
+
+
+def test_a_label_for_each_answer_evicts_no_cohort(open_store: OpenStore) -> None:
+    """What labels take is taken from the part of the answers."""
+    store = open_store(Retention(bytes=2**20))
+    store.record([sighting(of=cohort(str(n)), at=0.0, kept=specimen(text="x" * 200)) for n in range(200)])
+    each = labelled(range(8000), of=cohort("0"), at=1.0)
+    write(store, [one._replace(run=f"{number:064}") for number, one in enumerate(each)])
+    drain(store, 1.0)
+    assert store.size().bytes <= 2**20
+    assert store.size().cohorts == 200
+    assert store.runs(limit=1) == [(f"{7999:064}", 1)]
+    store.close()
 
 
 def test_a_number_of_a_run_is_never_given_twice(store: Store) -> None:
@@ -521,12 +650,12 @@ def test_old_answers_of_a_run_are_forgotten(store: Store) -> None:
     store.record([*labelled([0, 1], "gone"), *labelled([2, 3]), *labelled([900, 901])])
     assert store.prune(1003.0) == 3
     assert answers(store) == [3, 900, 901]
-    assert store.runs() == [("hot", 3)]
+    assert store.runs(limit=9) == [("hot", 3)]
     assert store.size().run_answers == 3
     assert loaded(store).counts.observed == 6
     assert store.prune(1003.0) == 0
     store.record(labelled([1000], "gone"))
-    assert store.runs() == [("gone", 1), ("hot", 3)]
+    assert store.runs(limit=9) == [("gone", 1), ("hot", 3)]
 
 
 def test_too_many_answers_of_runs_are_forgotten(open_store: OpenStore) -> None:
@@ -537,14 +666,14 @@ def test_too_many_answers_of_runs_are_forgotten(open_store: OpenStore) -> None:
     assert store.prune(12.0) == 7
     assert answers(store, "even") == [8, 10]
     assert answers(store, "odd") == [7, 9, 11]
-    assert store.runs() == [("odd", 3), ("even", 2)]
+    assert store.runs(limit=9) == [("odd", 3), ("even", 2)]
     assert (store.size().cohorts, store.size().run_answers) == (3, 5)
     store.record(labelled([12], "late"))
     assert store.prune(12.0) == 1
     assert answers(store, "odd") == [9, 11]
     store.record(labelled(range(13, 18), "late"))
     assert store.prune(18.0) == 5
-    assert store.runs() == [("late", 5)]
+    assert store.runs(limit=9) == [("late", 5)]
     store.close()
 
 
@@ -563,7 +692,7 @@ def test_a_hot_labelled_prompt_evicts_no_cohort(open_store: OpenStore) -> None:
         left = answers(store)
         assert left == list(range(start + 6_000 - len(left), start + 6_000))
         assert len(left) >= 400
-    assert [label for label, _ in store.runs()] == ["hot"]
+    assert [label for label, _ in store.runs(limit=9)] == ["hot"]
     assert len(keys(store, limit=1000)) == before.cohorts + 1
     store.close()
 
@@ -587,7 +716,7 @@ def test_pruning_takes_a_bounded_amount_at_a_time(open_store: OpenStore) -> None
     store = open_store(Retention(run_answers=1))
     write(store, [*labelled(range(PRUNE_RUN_ANSWERS), "gone", at=0.0), *labelled(range(101), at=0.0)])
     assert store.prune(0.0) == PRUNE_RUN_ANSWERS
-    assert store.runs() == [("hot", 101)]
+    assert store.runs(limit=9) == [("hot", 101)]
     assert answers(store) == list(range(101))
     assert store.prune(0.0) == 100
     assert store.prune(0.0) == 0
@@ -599,7 +728,7 @@ def test_pruning_takes_a_bounded_amount_at_a_time(open_store: OpenStore) -> None
     assert 0 < store.size().run_answers <= 102
     assert store.load(cohort()) is not None
     drain(store, 3.0)
-    assert (store.size().cohorts, store.size().run_answers, store.runs()) == (1, 0, [])
+    assert (store.size().cohorts, store.size().run_answers, store.runs(limit=9)) == (1, 0, [])
     store.close()
 
 
@@ -628,7 +757,7 @@ def test_repeated_pruning_ends_within_every_limit(open_store: OpenStore, seed: i
             )
         write(store, batch)
         drain(store, now)
-        held, runs = store.size(), store.runs()
+        held, runs = store.size(), store.runs(limit=10_000)
         kept = [entry for label, _ in runs for entry in store.run(label, after=0, limit=10_000)]
         assert held.run_answers == len(kept) == sum(count for _, count in runs) <= keep.run_answers
         assert held.cohorts == len(store.cohorts(limit=10_000)) <= keep.cohorts

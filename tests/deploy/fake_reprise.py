@@ -1,7 +1,8 @@
 """Stands for the ``reprise`` command of both environments: real processes and ports, no engine.
 
 It notes what it was given in ``$FAKE_NOTES/<command>.json``. ``$FAKE_ENGINE`` says how the engine behaves: ``serves``,
-``dies`` at once, ``leaves-worker`` (a worker that ignores SIGTERM and outlives it), or ``never-ready``.
+``dies`` at once, ``leaves-worker`` (a worker that ignores SIGTERM and outlives it), or ``never-ready``. ``serve --check``
+refuses what ``$FAKE_REFUSAL`` says.
 """
 
 import http.server
@@ -44,6 +45,8 @@ class Answers(http.server.BaseHTTPRequestHandler):
 def main() -> None:
     """Note, behave, serve."""
     command, *arguments = sys.argv[1:]
+    if "--check" in arguments:
+        sys.exit(os.environ.get("FAKE_REFUSAL"))
     behaviour = os.environ.get("FAKE_ENGINE", "serves")
     note = {"pid": os.getpid(), "argv": arguments, "key": os.environ.get("REPRISE_GUARD_KEY"), "cwd": str(Path.cwd())}
     if command == "engine" and behaviour == "dies":

@@ -113,6 +113,103 @@ def test_canaries_can_be_left_out_of_every_rate_of_divergence() -> None:
     assert not [place for place, expression in by_origin if 'origin=~"$origin"' not in expression]
 
 
+# Panels of the dashboard *Divergence* in which who asked plays no part.
+_OF_NO_ORIGIN = {"Ledger", "Cohorts in the ledger", "Size of the ledger"}
+
+
+@pytest.mark.parametrize(
+    "panel",
+    [panel for place, panel in PANELS if place.startswith("divergence") and panel["title"] not in _OF_NO_ORIGIN],
+    ids=lambda panel: panel["title"],
+)
+def test_a_panel_that_the_choice_of_origins_does_not_reach_says_so(panel: dict[str, Any]) -> None:
+    """Nobody takes what a histogram shows of canaries too for clients' figures."""
+    filtered = any("$origin" in target["expr"] for target in panel["targets"])
+    said = re.search(
+        r"All (modes|models) and origins\.$|All modes and origins\.|Clients' requests alone", panel["description"]
+    )
+    assert filtered != (said is not None)
+
+
+@pytest.mark.parametrize("title", ["Divergences by cause", "Divergences by margin at the fork"])
+@pytest.mark.parametrize("first", [8, 9, 10, 11])
+def test_a_lone_divergence_is_seen_wherever_it_falls(title: str, first: int, tmp_path: Path) -> None:
+    """The windows of two neighbouring points share a scrape, so that no increase lies between them."""
+    panel = next(panel for place, panel in PANELS if place == f"divergence.json: {title}")
+    assert panel["interval"] == "1m"
+    # By Grafana's rule for points 1m apart and a scrape every 15s: the larger of 1m + 15s and 4 * 15s.
+    expression = dashboards.interpolated(panel["targets"][0]["expr"].replace("$__rate_interval", "75s"))
+    label = "cause" if "cause" in title else "margin"
+    name = {"cause": "reprise_divergences_total", "margin": "reprise_divergence_margins_total"}[label]
+    series = f'{name}{{model="m",mode="isolated",origin="client",{label}="x"}}'
+    # A scrape 5s after the full minute and every 15s from there, as no scrape falls on Grafana's points.
+    values = " ".join(f"_ {int(scrape >= first)} _" for scrape in range(32))
+    holds(
+        tmp_path,
+        [{"series": series, "values": values}],
+        f"sum_over_time(({expression})[6m:1m]) > bool 0.9",
+        f'{{{label}="x"}}',
+        interval="5s",
+    )
+
+
+@pytest.mark.parametrize(
+    ("matched", "diverged", "judged", "similarity", "expected"),
+    [
+        (50, 50, 0, 0.0, None),
+        (50, 50, 50, 0.5, 0.75),
+        (50, 50, 10, 0.5, 0.75),
+        (100, 0, 0, 0.0, 1.0),
+        (0, 100, 20, 0.25, 0.25),
+    ],
+)
+def test_agreement_rests_on_what_was_judged(
+    matched: int, diverged: int, judged: int, similarity: float, expected: float | None, tmp_path: Path
+) -> None:
+    """Diverged answers that nobody judged count with the mean of those that were judged, and never as if equal."""
+    expression = next(
+        one.expression
+        for one in dashboards.queries()
+        if one.place == "divergence.json: Agreement: verbatim, by edits, by meaning (B)"
+    )
+    grows = {
+        'reprise_comparisons_total{model="m",mode="standard",origin="client",verdict="match"}': matched,
+        'reprise_comparisons_total{model="m",mode="standard",origin="client",verdict="diverged"}': diverged,
+        'reprise_similarity_ratio_count{kind="edit"}': judged,
+        'reprise_similarity_ratio_sum{kind="edit"}': judged * similarity,
+    }
+    series = [{"series": name, "values": f"0+0x30 {by}+0x29"} for name, by in grows.items()]
+    if expected is None:
+        holds(tmp_path, series, f"absent({expression})", "{}")
+    else:
+        holds(tmp_path, series, f"abs(({expression}) - {expected}) < bool 1e-9", "{}")
+
+
+def holds(folder: Path, series: list[dict[str, str]], expression: str, labels: str, *, interval: str = "1m") -> None:
+    """Check in Prometheus that an expression is 1 at the 59th step of these series."""
+    case = {
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": interval,
+                "input_series": series,
+                "promql_expr_test": [
+                    {
+                        "expr": expression,
+                        "eval_time": "59m" if interval == "1m" else "7m10s",
+                        "exp_samples": [{"labels": labels, "value": 1}],
+                    }
+                ],
+            }
+        ],
+    }
+    (folder / "case.yml").write_text(yaml.safe_dump(case))
+    done = subprocess.run(
+        [tool("promtool"), "test", "rules", folder / "case.yml"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("place", "panel"), PANELS, ids=[place for place, _ in PANELS])
 def test_a_panel_says_how_to_read_it(place: str, panel: dict[str, Any]) -> None:
     """Each panel has a text, asks something, and shows no NaN."""

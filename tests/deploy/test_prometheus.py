@@ -72,7 +72,7 @@ def test_every_recorded_series_has_a_case(record: str) -> None:
 def test_a_recorded_series_is_named_by_level_metric_and_operations(record: str) -> None:
     """The level lists the labels that are left, so that a reader of a panel knows what was summed."""
     level, metric, operations = record.split(":")
-    assert set(level.split("_")) <= {"model", "mode", "origin", "replica", "reprise"}
+    assert set(level.split("_")) <= {"model", "mode", "origin", "instance", "replica", "reprise"}
     assert metric
     assert operations
 
@@ -103,6 +103,16 @@ def test_the_runbook_has_no_page_of_an_alert_that_is_gone() -> None:
     """A section belongs to an alert."""
     sections = re.findall(r"^## (.+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)
     assert set(sections) == {rule["alert"] for rule in ALERTS}
+
+
+def test_the_runbook_knows_what_alarms_at_midnight() -> None:
+    """A template that writes the date looks like a fault of the engine: both pages that would be opened name it."""
+    page = (ROOT / "docs" / "runbook.md").read_text()
+    alarm, clear = (page.partition(f"## {name}\n")[2].partition("\n## ")[0] for name in
+                    ("RepriseDivergenceInDeterministicMode", "RepriseClearMargin"))  # fmt: skip
+    assert "strftime_now" in alarm
+    assert "--default-chat-template-kwargs" in alarm
+    assert "write the date" in clear
 
 
 def test_the_alarm_knows_every_deterministic_mode() -> None:

@@ -39,10 +39,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "ledger.sqlite3"
 
 
-@pytest.fixture
-def corrupt(path: Path) -> Path:
-    """A ledger that is none."""
-    path.write_bytes(b"rubbish" * 10_000)
+@pytest.fixture(params=["rubbish", "one byte"])
+def corrupt(request: pytest.FixtureRequest, path: Path) -> Path:
+    """A ledger that is none, or one whose tables have a byte that is no text."""
+    SqliteStore(path).close()
+    one = path.read_bytes().replace(b"CREATE TABLE runs", b"CREATE TABL\xff runs")
+    path.write_bytes(b"rubbish" * 10_000 if request.param == "rubbish" else one)
     return path
 
 

@@ -1,11 +1,15 @@
 """What the gateway asks an engine for on its own account: the engine is asked, the caller sees nothing of it."""
 
 import json
+import sys
+import threading
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from app.determinism.reading import read_unary
 from tests.support.running import RunningGateway, running_gateway
 from tests.support.scripted import ScriptedVllm, guarded
 
@@ -67,3 +71,32 @@ async def test_an_operator_may_forbid_it(upstream: ScriptedVllm, tmp_path: Path)
         got = await gateway.post({"model": "m", "determinism": "isolated", "x_script": {"raw": FULL}})
     assert "return_token_ids" not in json.loads(upstream.received[0].body)
     assert got.body.decode() == FULL
+
+
+@pytest.mark.parametrize(
+    ("size", "mode", "apart"), [(10, "isolated", 0), (300_000, "isolated", 1), (300_000, "standard", 1)]
+)
+async def test_a_large_answer_is_read_beside_the_loop(
+    upstream: ScriptedVllm, tmp_path: Path, size: int, mode: str, apart: bool
+) -> None:
+    """With logprobs that takes a tenth of a second; a small one is read where it is. Both have their digest."""
+    readers: list[int] = []
+
+    def spy(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code is read_unary.__code__:
+            readers.append(threading.get_ident())
+
+    whole = dump(answer(message={"role": "assistant", "content": "a" * size}, token_ids=[5]))
+    asked = {"model": "m", "determinism": mode, "temperature": 0, "x_script": {"raw": whole}}
+    async with running_gateway(tmp_path, upstream.url) as gateway:
+        threading.setprofile(spy)
+        sys.setprofile(spy)
+        try:
+            got = await gateway.post(asked)
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+    assert [reader != threading.get_ident() for reader in readers] == [apart]
+    assert got.headers["x-determinism-output"].startswith("o-")
+    assert got.headers["x-determinism-verdict"] == "pending"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.forking import GUARD_KEY, ForkingVllm, words
 from tests.support.running import RunningGateway, running_gateway, start
 from tests.support.scripted import ScriptedVllm, stream_events
 
@@ -79,6 +80,40 @@ async def test_unseeded_sampling_is_incomparable(gateway: RunningGateway) -> Non
 
     assert answer.headers["x-determinism-verdict"] == "incomparable"
     assert await gateway.metric('reprise_comparisons_skipped_total{reason="unseeded_sampling"}') == 1
+
+
+@pytest.mark.parametrize(
+    ("sampling", "margin"),
+    [
+        ({"temperature": 0}, "clear"),
+        ({"temperature": 0.8, "seed": 7}, "unknown"),
+        ({"temperature": 0, "logit_bias": {"1": 5}}, "unknown"),
+        ({"temperature": 0, "response_format": {"type": "json_object"}}, "unknown"),
+    ],
+)
+async def test_a_margin_is_of_answers_that_take_the_likeliest_token(
+    sampling: dict[str, Any], margin: str, tmp_path: Path
+) -> None:
+    """A seeded draw, a bias and a grammar fork where the model was sure, on an engine without a fault."""
+    scripted = ForkingVllm(words("we say one"), words("we say two"))
+    async with (
+        scripted.serve() as upstream,
+        running_gateway(tmp_path, upstream.url, guard_key=GUARD_KEY) as gateway,
+    ):
+        for _ in range(2):
+            await gateway.post({"model": "m", "messages": [], "determinism": "isolated", **sampling})
+        while await gateway.metric('reprise_similarity_ratio_count{kind="edit"}') < 1:
+            pass
+        labels = f'margin="{margin}",mode="isolated",model="m",origin="client"'
+        assert await gateway.metric(f"reprise_divergence_margins_total{{{labels}}}") == 1
+        assert await gateway.metric("reprise_fork_margin_nats_count") == (margin == "clear")
+        assert await gateway.metric('reprise_fork_tokens_count{mode="isolated"}') == 1
+
+
+async def test_a_stream_that_does_not_tell_its_tokens_is_counted_by_its_content(gateway: RunningGateway) -> None:
+    """Neither the role's event nor the last one nor [DONE] is a token; two events bring content."""
+    assert (await gateway.post(asks("same", stream=True))).complete
+    assert await gateway.metric('reprise_output_tokens_total{mode="standard",model="m"}') == 2
 
 
 async def test_every_label_set_begins_at_zero(gateway: RunningGateway) -> None:

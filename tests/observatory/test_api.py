@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
-from app.api.observatory import first_page
+from app.api.observatory import told_outputs
 from app.determinism.statistics import rate_text
-from app.observation.store import CohortId, RunEntry
+from app.observation.store import Specimen
 from app.observatory import read_assets
-from tests.support.forking import FORK, ForkingVllm, address
-from tests.support.running import RunningGateway, running_gateway
+from tests.support.forking import FORK, ForkingVllm, address, ask
+from tests.support.running import RunningGateway, read_answer, running_gateway
 from tests.support.scripted import ScriptedVllm
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,16 @@ def refusal(answer: httpx.Response) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "headers",
-    [{"x-forwarded-for": "203.0.113.9"}, {"forwarded": "for=203.0.113.9"}, {"via": "1.1 proxy"}, {"host": ""}],
+    [
+        {"x-forwarded-for": "203.0.113.9"},
+        {"X-Forwarded-Proto": "https"},
+        {"x-real-ip": "203.0.113.9"},
+        {"cf-connecting-ip": "203.0.113.9"},
+        {"true-client-ip": "203.0.113.9"},
+        {"forwarded": "for=203.0.113.9"},
+        {"via": "1.1 proxy"},
+        {"host": ""},
+    ],
 )
 async def test_without_a_key_a_proxy_on_this_machine_is_refused(
     client: httpx.AsyncClient, gateway: RunningGateway, headers: dict[str, str]
@@ -47,6 +56,18 @@ async def test_without_a_key_a_proxy_on_this_machine_is_refused(
     assert (await get(client, gateway, "/api/state")).status_code == 200
     answer = await client.get(address(gateway, "/api/state"), headers=headers)
     assert (answer.status_code, refusal(answer)["code"]) == (403, "forbidden")
+
+
+@pytest.mark.parametrize(("version", "status"), [("1.0", 403), ("1.1", 200)])
+async def test_without_a_key_the_http_of_a_plain_nginx_is_refused(
+    version: str, status: int, gateway: RunningGateway
+) -> None:
+    """It asks in HTTP/1.0, calls the gateway by its address, and adds no header that tells of it."""
+    async with gateway.connection() as (reader, writer):
+        host = f"Host: 127.0.0.1:{gateway.port}"
+        writer.write(f"GET /observatory/api/state HTTP/{version}\r\n{host}\r\nConnection: close\r\n\r\n".encode())
+        answer = await read_answer(reader)
+    assert answer.status == status
 
 
 @pytest.mark.parametrize("path", ["", "/main.js", "/api/state", "/api/cohorts", "/api/runs", "/api/timeline"])
@@ -85,14 +106,24 @@ async def test_a_key_in_any_script_is_the_key(
     assert (allowed.status_code, refused.status_code) == (200, 401)
 
 
-def test_a_page_of_a_run_ends_where_its_texts_are_large() -> None:
-    """It holds what fits, and one answer at least, so that whoever asks on gets all."""
-    small = RunEntry(1, CohortId("k", "m", "p"), "o-1", "r-1", 0.0)
-    large = RunEntry(2, CohortId("k", "m", "p"), "o-2", "r-2", 0.0, "x" * (600 * 1024))
-    giant = replace(large, text="x" * 2**21)
-    assert first_page([small] * 1000) == [small] * 1000
-    assert first_page([small, large, large, small]) == [small, large]
-    assert first_page([giant, small]) == [giant]
+def test_a_cohort_tells_the_texts_of_a_pair_and_of_few_others() -> None:
+    """However long they are, and with a word where a text is kept and left out."""
+    large = "x" * 60_000
+    specimens = [(Specimen(f"o-{n}", "r", "r", float(n), text=None if n == 1 else large), n) for n in range(64)]
+
+    def told(*arguments: str) -> set[str]:
+        outputs = told_outputs(specimens, *arguments)
+        assert [(each["digest"], each["seen"]) for each in outputs] == [(f"o-{n}", n) for n in range(64)]
+        assert all((each["text"] is None) == (each["text_left_out"] or each["digest"] == "o-1") for each in outputs)
+        return {each["digest"] for each in outputs if each["text"] is not None}
+
+    assert told("o-0", "o-63") == {"o-0", "o-63", "o-2", "o-3", "o-4", "o-5"}
+    assert told("o-7", "o-9") == {"o-7", "o-9", "o-0", "o-2", "o-3", "o-4"}
+    assert told("o-2", "o-2") == told("o-2", "o-nowhere") == told("o-2") == {"o-0", "o-2", "o-3", "o-4", "o-5", "o-6"}
+    assert told("o-gone", "o-40") == {"o-40", "o-0", "o-2", "o-3", "o-4"}
+    giant = [(replace(each, text="x" * 2**20), seen) for each, seen in specimens[:3]]
+    assert [each["text_left_out"] for each in told_outputs(giant, "o-0", "o-2")] == [False, True, False]
+    assert told_outputs([], "o-0", "o-2") == []
 
 
 async def test_without_a_key_a_public_gateway_shows_nothing(
@@ -174,6 +205,8 @@ def test_a_file_of_the_page_fits_into_a_reader(name: str) -> None:
         ("cohorts?diverged=perhaps", "diverged"),
         ("timeline?since=x", "since"),
         ("runs/evening?after=-1", "after"),
+        ("runs?limit=0", "limit"),
+        ("runs?limit=501", "limit"),
         ("admissions/any?after=-1", "after"),
         ("runs/evening?after=99999999999999999999", "after"),
         ("cohorts?before=nan", "before"),
@@ -231,6 +264,20 @@ async def test_a_cohort_is_told_with_its_circumstances(client: httpx.AsyncClient
     assert (other["fork_tokens"], other["margin"], other["cause"]) == (FORK, 0.0625, "co_batched")
     assert (reference["coresident_peak"], reference["cached_tokens"]) == (1, 0)
     assert (other["coresident_peak"], other["cached_tokens"]) == (8, 48)
+
+
+async def test_the_runs_that_were_answered_last_are_listed(
+    client: httpx.AsyncClient, forking: ForkingVllm, observed: RunningGateway
+) -> None:
+    """At most 200 of them, or as many as are asked for."""
+    del forking
+    for number in range(205):
+        await ask(observed, "name me", **{"x-determinism-run": f"run-{number}"})
+    every = (await get(client, observed, "/api/runs")).json()["runs"]
+    few = (await get(client, observed, "/api/runs?limit=2")).json()["runs"]
+
+    assert [each["label"] for each in every] == [f"run-{number}" for number in range(204, 4, -1)]
+    assert few == [{"label": "run-204", "answers": 1}, {"label": "run-203", "answers": 1}]
 
 
 async def test_an_unknown_cohort_and_replica_are_not_found(client: httpx.AsyncClient, observed: RunningGateway) -> None:

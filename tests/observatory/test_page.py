@@ -296,6 +296,31 @@ async def test_each_output_can_be_set_beside_the_reference(
         await visit.check()
 
 
+async def test_a_long_text_that_did_not_come_along_is_asked_for(
+    browser: Browser, forking: ForkingVllm, tmp_path: Path
+) -> None:
+    """Of many long outputs only some texts are told at once; whichever is chosen, its text is shown."""
+    forking.script.extend(words(f"{letter * 60_000} end") for letter in "abcdefg")
+    forking.script.popleft()
+    async with (
+        running_gateway(tmp_path, forking.url, ledger=True, keep_texts=True, guard_key=GUARD_KEY) as gateway,
+        visiting(browser, gateway) as visit,
+    ):
+        for _ in range(7):
+            await ask(gateway, "be long")
+        page = await visit.open_fork("6 of 6 diverged")
+        texts = page.locator(".text pre")
+        await expect(texts.nth(1)).to_contain_text("bbb")
+        for letter in ("G", "F", "B"):
+            await page.get_by_role("link", name=f"{letter}, compare with the reference").press("Enter")
+            await expect(texts.nth(0)).to_contain_text("aaa")
+            await expect(texts.nth(1)).to_contain_text(letter.lower() * 3)
+            await expect(page.get_by_role("link", name=f"{letter}, compare with the reference")).to_be_focused()
+        asked = [url for url in visit.asked if "/api/cohorts/" in url]
+        assert any("with=" in url for url in asked)
+        await visit.check()
+
+
 @pytest.mark.parametrize(
     ("left", "right", "at", "marks"),
     [
@@ -340,6 +365,44 @@ async def test_signs_that_hide_are_named(browser: Browser, forking: ForkingVllm,
         await visit.check()
 
 
+async def test_the_parts_of_an_answer_are_told_apart(browser: Browser, forking: ForkingVllm, tmp_path: Path) -> None:
+    """Reasoning comes before the text, as it was generated, with a mark between them and a line that names them."""
+    forking.script.extend([words("yes", reasoning="I think so"), words("yes", reasoning="I think not")])
+    forking.script.popleft()
+    async with (
+        running_gateway(tmp_path, forking.url, ledger=True, keep_texts=True, guard_key=GUARD_KEY) as gateway,
+        visiting(browser, gateway) as visit,
+    ):
+        await ask(gateway, "think")
+        await ask(gateway, "think")
+        page = await visit.open_fork("1 of 1 diverged")
+
+        assert await page.locator(".text mark").all_text_contents() == ["so", "not"]
+        assert await page.locator(".text pre").all_text_contents() == ["I think so\n␞\nyes", "I think not\n␞\nyes"]
+        await expect(page.locator(".texts .about")).to_contain_text("A is reasoning, text; B is reasoning, text.")
+        await visit.check()
+
+
+@pytest.mark.parametrize(
+    ("kept", "texts"),
+    [
+        ('["a", "b"]', [["a", ["text"]], ["b", ["text"]]]),
+        ('[{"reasoning": "r", "text": "a"}, ""]', [["r\x1ea", ["reasoning", "text"]], ["", []]]),
+        ('[{"refusal": "no", "tool_calls": [["f", "{}"]]}]', [["no\x1ef\x1e{}", ["refusal", "tool call"]]]),
+        *((kept, None) for kept in ('{"text": "a"}', "[1, 2", "[null]", '[{"text": 1}]', "3")),
+    ],
+)
+async def test_kept_texts_are_read_as_the_gateway_reads_them(
+    kept: str, texts: list[Any] | None, browser: Browser, gateway: RunningGateway
+) -> None:
+    """Texts alone, or parts by name, joined as forks are counted; what is neither is no text."""
+    async with visiting(browser, gateway) as visit:
+        page = await visit.open()
+        found = await page.evaluate("async (text) => (await import('/observatory/compare.js')).textsOf({ text })", kept)
+
+    assert (found and [[choice["text"], choice["parts"]] for choice in found]) == texts
+
+
 async def test_without_texts_positions_are_shown(browser: Browser, forking: ForkingVllm, tmp_path: Path) -> None:
     """Digests, fork and margin are there, and the page says how texts would be kept."""
     async with (
@@ -354,6 +417,28 @@ async def test_without_texts_positions_are_shown(browser: Browser, forking: Fork
         await expect(page.locator(".outputs tbody tr").nth(1)).to_contain_text("tie, 0.0625 nats")
         await expect(page.locator(".text pre")).to_have_count(0)
         await visit.shoot("fork-without-texts")
+        await visit.check()
+
+
+async def test_a_fork_that_is_known_to_its_block_is_shown_as_that(
+    browser: Browser, forking: ForkingVllm, tmp_path: Path
+) -> None:
+    """After a restart the reference is known by its digests: the page says from where on, and draws no exact fork."""
+    options: dict[str, Any] = {"ledger": True, "guard_key": GUARD_KEY}
+    async with running_gateway(tmp_path, forking.url, **options) as gateway:
+        await ask(gateway, "why consensus?", "isolated")
+    forking.script.append(words(RIGHT))
+    forking.script.popleft()
+    async with running_gateway(tmp_path, forking.url, **options) as gateway, visiting(browser, gateway) as visit:
+        await ask(gateway, "why consensus?", "isolated")
+        page = await visit.open_fork("1 of 1 diverged")
+
+        await expect(page.locator(".lead")).to_contain_text("in the 64 tokens from token 0 on")
+        row = page.locator(".outputs tbody tr").nth(1)
+        await expect(row).to_contain_text("fork from 0")
+        await expect(row.locator(".ruler .somewhere")).to_have_count(1)
+        await expect(row.locator(".ruler .apart")).to_have_count(0)
+        await visit.shoot("fork-in-a-block")
         await visit.check()
 
 

@@ -31,6 +31,7 @@ class Said:
     margins: dict[int, float] = field(default_factory=dict)
     peak: int = 1
     cached: int = 0
+    reasoning: str | None = None
 
     @property
     def text(self) -> str:
@@ -108,7 +109,7 @@ class ForkingVllm(ScriptedVllm):
 def _body(said: Said, *, logprobs: bool, ids: bool) -> bytes:
     choice: dict[str, Any] = {
         "index": 0,
-        "message": {"role": "assistant", "content": said.text},
+        "message": {"role": "assistant", "content": said.text, "reasoning": said.reasoning},
         "finish_reason": "stop",
     }
     if logprobs:

@@ -181,7 +181,7 @@ class Trial:
         """The sums, once the recorder is closed."""
         store = SqliteStore(self.path)
         listed = store.cohorts(limit=1_000_000)
-        labelled = store.runs()
+        labelled = store.runs(limit=1_000_000)
         store.close()
         stored = sum(each.observed for each in listed)
         assert stored == sum(count for _, count in labelled)

@@ -15,12 +15,13 @@ def _wait(admission: str) -> tuple[Query, ...]:
 
 
 def _gate(phase: str) -> str:
-    # Every gateway repeats what the replica says of its own gate, so they are not summed.
-    return f'max by (replica) (rate(reprise_gate_seconds_total{{phase="{phase}"}}[{RATE}]))'
+    # Every gateway repeats what the replica says of its own gate, so they are not summed; and each has its own names
+    # for replicas, so they are not mixed either.
+    return f'max by (instance, replica) (rate(reprise_gate_seconds_total{{phase="{phase}"}}[{RATE}]))'
 
 
 def _per_admission(phase: str) -> str:
-    return share(_gate(phase), f"max by (replica) (rate(reprise_gate_exclusive_admissions_total[{RATE}]))")
+    return share(_gate(phase), f"max by (instance, replica) (rate(reprise_gate_exclusive_admissions_total[{RATE}]))")
 
 
 def cost() -> Board:
@@ -49,7 +50,10 @@ def cost() -> Board:
                     graph(
                         "Waiting now",
                         "Requests that waited at a replica's gate at its last probe, of all its clients.",
-                        Query("max by (replica, admission) (reprise_gate_waiting)", "{{replica}}, {{admission}}"),
+                        Query(
+                            "max by (instance, replica, admission) (reprise_gate_waiting)",
+                            "{{replica}} of {{instance}}, {{admission}}",
+                        ),
                     ),
                     density(
                         "Waits of every kind",
@@ -66,7 +70,7 @@ def cost() -> Board:
                         "Exclusive share",
                         "Share of time in which a replica served one exclusive request and nobody else. Above one half "
                         "another replica pays.",
-                        Query(_gate("exclusive"), "{{replica}}"),
+                        Query(_gate("exclusive"), "{{replica}} of {{instance}}"),
                         unit="percentunit",
                         highest=1,
                     ),
@@ -74,7 +78,7 @@ def cost() -> Board:
                         "Drain share",
                         "Share of time in which a replica ran empty before an exclusive request: nothing new starts, "
                         "what runs finishes. Long answers make long drains.",
-                        Query(_gate("drain"), "{{replica}}"),
+                        Query(_gate("drain"), "{{replica}} of {{instance}}"),
                         unit="percentunit",
                         highest=1,
                     ),
@@ -82,15 +86,16 @@ def cost() -> Board:
                         "Exclusive admissions",
                         "Exclusive requests that a replica's gate let in.",
                         Query(
-                            f"max by (replica) (rate(reprise_gate_exclusive_admissions_total[{RATE}]))", "{{replica}}"
+                            f"max by (instance, replica) (rate(reprise_gate_exclusive_admissions_total[{RATE}]))",
+                            "{{replica}} of {{instance}}",
                         ),
                         unit="reqps",
                     ),
                     graph(
                         "One exclusive request takes",
                         "Mean time alone, and mean drain before it.",
-                        Query(_per_admission("exclusive"), "alone, {{replica}}"),
-                        Query(_per_admission("drain"), "drain, {{replica}}"),
+                        Query(_per_admission("exclusive"), "alone, {{replica}} of {{instance}}"),
+                        Query(_per_admission("drain"), "drain, {{replica}} of {{instance}}"),
                         unit="s",
                     ),
                 ),
@@ -170,7 +175,7 @@ def cost() -> Board:
                     ),
                     graph(
                         "Company of a request",
-                        "Mean co-resident peak by mode: 1 for what ran alone.",
+                        "Mean co-resident peak by mode: 1 for what ran alone. Clients' requests alone, of all models.",
                         Query(
                             mean("reprise_coresident_peak", by="mode", scope='mode=~"$mode"', window="$window"),
                             "{{mode}}",

@@ -21,6 +21,7 @@ from grafana.boards.queries import (
 
 _OF_A_MODE: Final = 'model=~"$model",origin=~"$origin"'
 _ALIKE: Final = 'verdict="match"'
+_APART: Final = 'verdict="diverged"'
 _ANY: Final = 'verdict=~"match|diverged"'
 
 
@@ -67,11 +68,16 @@ def _by_mode() -> PanelBuilder:
 
 
 def _agreement(kind: str) -> str:
-    """How much of all compared answers agrees, where a diverged one counts by its similarity."""
-    matched = f"sum(increase(reprise_comparisons_total{{{_ALIKE}}}[$window]))"
+    """How much of all compared answers agrees, where a diverged one counts by the mean similarity of those judged.
+
+    Absent where answers diverged and none of them was judged.
+    """
+    matched, apart, trials = (
+        f"sum(increase(reprise_comparisons_total{{{verdict}}}[$window]))" for verdict in (_ALIKE, _APART, _ANY)
+    )
     similar = f'sum(increase(reprise_similarity_ratio_sum{{kind="{kind}"}}[$window]))'
     judged = f'sum(increase(reprise_similarity_ratio_count{{kind="{kind}"}}[$window]))'
-    return share(f"{matched} + {similar}", f"{matched} + {judged}")
+    return share(f"{matched} + ({apart} * ({share(similar, judged)}) or {apart} == 0)", trials)
 
 
 # Where nobody asked for semantic similarity no answer is judged by it, and matches alone would look like agreement.
@@ -141,7 +147,7 @@ def divergence() -> Board:
                         "The first suspect that holds: co_batched (requests shared the engine), cache_state (a prefix "
                         "was cached on one side alone), other_replica, unexplained. A suspect, not a proof.",
                         Query(
-                            increase("reprise_divergences_total", by="cause", scope=SCOPE, window="$__interval"),
+                            increase("reprise_divergences_total", by="cause", scope=SCOPE, window=RATE),
                             "{{cause}}",
                             exemplars=True,
                         ),
@@ -152,11 +158,9 @@ def divergence() -> Board:
                         "Divergences by margin at the fork",
                         "tie: the two likeliest tokens were at most 0.25 nats apart, which rounding flips. near: up to "
                         "1. clear: more, and rounding does not do that; look for a fault. unknown: the answers carried "
-                        "no logprobs.",
+                        "no logprobs, or do not take the likeliest token (sampling, penalties, grammars).",
                         Query(
-                            increase(
-                                "reprise_divergence_margins_total", by="margin", scope=SCOPE, window="$__interval"
-                            ),
+                            increase("reprise_divergence_margins_total", by="margin", scope=SCOPE, window=RATE),
                             "{{margin}}",
                         ),
                         stacked=True,
@@ -164,14 +168,15 @@ def divergence() -> Board:
                     ),
                     histogram(
                         "Margin at the fork, in nats",
-                        "Distance of the two likeliest tokens where answers part, over the time range. Steps of 0.0625 "
-                        "and 0.125 are bfloat16's. All modes and origins.",
+                        "Distance of the two likeliest tokens where answers part that take the likeliest, over the "
+                        "time range. Steps of 0.0625 and 0.125 are bfloat16's. All modes and origins.",
                         f"sum by (le) (increase(reprise_fork_margin_nats_bucket[{RANGE}]))",
                     ),
                     histogram(
                         "Largest difference of logprobs, in nats",
                         "Over the part that two repeats share, matches included. All at 0: equal to the last bit. "
-                        "Above 0 without a divergence: the numbers already differ and no tie has flipped yet.",
+                        "Above 0 without a divergence: the numbers already differ and no tie has flipped yet. All "
+                        "modes and origins.",
                         f"sum by (le) (increase(reprise_logprob_delta_nats_bucket[{RANGE}]))",
                     ),
                 ),
@@ -181,14 +186,15 @@ def divergence() -> Board:
                 (
                     density(
                         "Fork position over time",
-                        "Tokens that a diverged answer shares with its reference. Early forks give other answers, late "
-                        "ones other endings. A dot is an exemplar with its request's id.",
+                        "Tokens that a diverged answer shares with its reference, where that is known to the token. "
+                        "Early forks give other answers, late ones other endings. A dot is an exemplar with its "
+                        "request's id. All models and origins.",
                         f"sum by (le) (increase(reprise_fork_tokens_bucket{{{_MODE}}}[{RATE}]))",
                         exemplars=True,
                     ),
                     histogram(
                         "Fork position",
-                        "The same over the time range.",
+                        "The same over the time range. All models and origins.",
                         f"sum by (le) (increase(reprise_fork_tokens_bucket{{{_MODE}}}[{RANGE}]))",
                     ),
                 ),
@@ -198,9 +204,11 @@ def divergence() -> Board:
                 (
                     graph(
                         "Agreement: verbatim, by edits, by meaning",
-                        "Of all compared answers. verbatim: equal. edit and semantic: a diverged answer counts by its "
-                        "similarity instead of 0. Semantic agreement is there where the operator asked for it; it is "
-                        "advice and forgives what it should not (100 dollars, 1000 dollars). All modes and origins.",
+                        "Of all compared answers. verbatim: equal. edit and semantic: a diverged answer counts by the "
+                        "mean similarity of those that were judged, instead of 0; no line where none was (after a "
+                        "restart the references' texts are gone). Semantic agreement is there where the operator asked "
+                        "for it; it is advice and forgives what it should not (100 dollars, 1000 dollars). All modes "
+                        "and origins.",
                         Query(_VERBATIM, "verbatim"),
                         Query(_agreement("edit"), "edit"),
                         Query(_SEMANTIC, "semantic"),
@@ -234,7 +242,7 @@ def divergence() -> Board:
                     graph(
                         "Distinct outputs of a cohort",
                         "Mean and 95th percentile of how many different answers one request has got so far, observed "
-                        "at each repeat. 1 is agreement.",
+                        "at each repeat. 1 is agreement. All models and origins.",
                         Query(
                             mean("reprise_distinct_outputs", by="mode", scope=_MODE, window="$window"), "mean, {{mode}}"
                         ),
@@ -248,14 +256,14 @@ def divergence() -> Board:
                     graph(
                         "Most requests on the engine beside this one",
                         "Co-resident peak, itself included: 1 is alone. Where this rises and standard diverges with "
-                        "it, load is the cause.",
+                        "it, load is the cause. Clients' requests alone, of all models.",
                         Query(quantile(0.5, "reprise_coresident_peak", by="mode", scope=_MODE), "p50, {{mode}}"),
                         Query(quantile(0.95, "reprise_coresident_peak", by="mode", scope=_MODE), "p95, {{mode}}"),
                     ),
                     graph(
                         "Across modes and postures",
                         "The same request compared across modes, or before and after a posture changed: the share that "
-                        "differs. No alarm; this is how an upgrade that changed answers shows.",
+                        "differs. No alarm; this is how an upgrade that changed answers shows. All modes and origins.",
                         Query(
                             share(
                                 increase(_CROSS, by="kind", scope='verdict="diverged"', window="$window"),

@@ -53,9 +53,9 @@ def replicas() -> Board:
                         "1 is rest. 2: the engine was replaced, upgraded or configured anew, and its cohorts "
                         "begin again.",
                         Query(
-                            "count by (replica) (count by (replica, posture)"
+                            "count by (instance, replica) (count by (instance, replica, posture)"
                             ' (present_over_time(reprise_replica_info{posture!="unknown"}[30m])))',
-                            "{{replica}}",
+                            "{{replica}} of {{instance}}",
                         ),
                     ),
                     graph(
@@ -78,7 +78,10 @@ def replicas() -> Board:
                     graph(
                         "Waiting",
                         "Requests at the gate at the last probe, of all the replica's clients.",
-                        Query("max by (replica, admission) (reprise_gate_waiting)", "{{replica}}, {{admission}}"),
+                        Query(
+                            "max by (instance, replica, admission) (reprise_gate_waiting)",
+                            "{{replica}} of {{instance}}, {{admission}}",
+                        ),
                     ),
                 ),
             ),

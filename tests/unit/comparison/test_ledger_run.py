@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.comparison.entry import NotComparable, Side
+from app.comparison.extraction import by_path, by_regex, extract
 from app.comparison.ledger_run import read_run
 
 JSON = st.recursive(
@@ -68,6 +69,23 @@ def test_texts_are_kept_texts() -> None:
     assert entry.output is not None
     assert [choice.text for choice in entry.output.choices] == ["one", "tw?"]
     assert entry.digest == "o-1"
+
+
+def test_results_are_looked_for_in_what_was_said() -> None:
+    """As in files: never in the reasoning, and in the first tool call where there is no text."""
+    thinking = {"reasoning": "first guess #### 7", "text": "so #### 42"}
+    calling = {"reasoning": "#### 7", "tool_calls": [["f", '{"x":1}']]}
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        answers = [] if request.url.params["after"] == "1" else [stored(1, text=json.dumps([thinking, calling]))]
+        return httpx.Response(200, json={"answers": answers})
+
+    (entry,) = reading(handler).entries
+
+    assert entry.output is not None
+    assert extract(entry.output, by_regex(r"#### (\d+)")) is None
+    assert extract(entry.output._replace(choices=entry.output.choices[:1]), by_regex(r"#### (\d+)")) == ("42",)
+    assert extract(entry.output._replace(choices=entry.output.choices[1:]), by_path("x")) == ("1",)
 
 
 @pytest.mark.parametrize(

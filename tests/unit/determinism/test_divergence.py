@@ -169,6 +169,27 @@ def test_one_unknown_token_fork_makes_the_earliest_unknown() -> None:
     assert compare(left, right).fork_tokens is None
 
 
+def test_one_unknown_token_fork_makes_the_margin_unknown() -> None:
+    """The margin is that of the earliest fork, never of a later one whose place happens to be known."""
+    margins = array("d", [1.0, 0.125])
+    left = output(choice("ab", 0, tokens=("a", "b"), margins=margins), choice("x", 1))
+    right = output(choice("ac", 0, tokens=("a", "c"), margins=margins), choice("y", 1))
+    assert compare(left, right).margin is None
+
+
+def test_of_several_choices_the_margin_is_that_of_the_earliest_fork() -> None:
+    """Where every fork is known to the token."""
+
+    def said(first: str, second: str) -> Output:
+        return output(
+            choice(first, 0, tokens=tuple(first), margins=array("d", [1.0, 1.0, 7.0])),
+            choice(second, 1, tokens=tuple(second), margins=array("d", [1.0, 0.125])),
+        )
+
+    comparison = compare(said("aab", "ab"), said("aac", "ac"))
+    assert (comparison.fork_tokens, comparison.margin) == (1, 0.125)
+
+
 def test_other_choices_diverge_without_a_fork() -> None:
     """Answers with other indices differ, and nothing says where."""
     comparison = compare(output(choice("a")), output(choice("a"), choice("b", 1)))

@@ -373,3 +373,48 @@ def test_weight_grows_with_the_text() -> None:
     small = Output.of([Choice(0, "x", finish_reason="stop")])
     large = Output.of([Choice(0, "x" * 10_000, finish_reason="stop", token_ids=array("I", range(1000)))])
     assert large.weight - small.weight == 9_999 + 4_000
+
+
+@pytest.mark.parametrize(("sign", "each"), [("e", 1), ("é", 1), ("字", 2), ("\U0001f600", 4)])
+def test_weight_is_in_bytes_not_in_characters(sign: str, each: int) -> None:
+    """One sign beyond Latin-1 makes every character of its text larger, wherever in an answer it stands."""
+    said = sign + "x" * 99_999
+    # Beside the text itself, one outside ASCII holds its UTF-8 form from when its digest was made.
+    most = 100_000 * (each + (sign != "e")) + 2000
+    for choice in (Choice(0, said), Choice(0, reasoning=said), Choice(0, refusal=said)):
+        assert 100_000 * each <= Output.of([choice]).weight <= most
+    call = ToolCall("f", said)
+    assert 100_000 * each <= Output.of([Choice(0, tool_calls=(call,))]).weight <= most
+    assert 100_000 * each <= Output.of([Choice(0, tool_calls=(ToolCall(said, ""),))]).weight <= most
+
+
+def counting(count: object) -> Output:
+    """An answer whose engine counts so many tokens, generated and from the cache."""
+    usage = {"completion_tokens": count, "prompt_tokens_details": {"cached_tokens": count}}
+    return read(CHAT_PATH, orjson.dumps(orjson.loads(chat({"content": "x"})) | {"usage": usage}))
+
+
+@pytest.mark.parametrize("count", [-1, 2**53 + 1, 2**63, 2**64 - 1, 1.5, True, "7", None])
+def test_a_figure_that_cannot_be_is_not_known(count: object) -> None:
+    """What no engine can mean is left out where it is read, so that it reaches no store and no sum."""
+    output = counting(count)
+    assert (output.cached_tokens, output.completion_tokens) == (None, None)
+    assert output.complete
+
+
+@pytest.mark.parametrize("count", [0, 7, 2**53])
+def test_a_figure_that_can_be_is_believed(count: int) -> None:
+    """From none to the largest that every reader of JSON keeps exactly."""
+    output = counting(count)
+    assert (output.cached_tokens, output.completion_tokens) == (count, count)
+
+
+def test_an_absurd_logprob_is_not_known() -> None:
+    """Differences of such figures would be infinite, which no JSON can say and no sum recovers from."""
+    tops = [{"token": "x", "logprob": 1e308}, {"token": "y", "logprob": -1e308}]
+    logprobs = {"content": [{"token": "x", "logprob": 1e308, "top_logprobs": tops}]}
+    (choice,) = read(CHAT_PATH, chat({"content": "x"}, logprobs=logprobs)).choices
+    assert choice.margins is not None
+    assert choice.logprobs is not None
+    assert math.isnan(choice.margins[0])
+    assert math.isnan(choice.logprobs[0])

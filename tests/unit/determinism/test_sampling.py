@@ -8,7 +8,7 @@ import pytest
 from app.determinism.mode import MODE_MITIGATIONS, Mitigation, Mode
 from app.determinism.plan import Plan
 from app.determinism.request import parse
-from app.determinism.sampling import Pinned, pin
+from app.determinism.sampling import Pinned, Sampling, pin, takes_likeliest
 
 
 def pinned(plan: Plan, **members: Any) -> Pinned:
@@ -84,3 +84,51 @@ def test_repeatable() -> None:
     assert pinned(plan(), temperature=0.7, seed=1).sampling.repeatable
     assert not pinned(plan(), temperature=0.7).sampling.repeatable
     assert not pinned(plan()).sampling.repeatable
+
+
+@pytest.mark.parametrize(
+    ("temperature", "likeliest"),
+    [(None, False), (0.0, True), (0.01, True), (0.0101, False), (0.8, False)],
+)
+def test_the_likeliest_token_is_taken_at_no_temperature_or_the_lowest(
+    temperature: float | None, likeliest: bool
+) -> None:
+    """A seed makes no difference: a seeded draw repeats, and it is a draw. The engine's own default may be anything."""
+    assert takes_likeliest({}, Sampling(temperature, temperature, 1)) is likeliest
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": -0.5},
+        {"repetition_penalty": 1.1},
+        {"logit_bias": {"7": 5}},
+        {"bad_words": ["no"]},
+        {"min_tokens": 4},
+        {"allowed_token_ids": [1]},
+        {"response_format": {"type": "json_object"}},
+        {"response_format": "json"},
+        {"structured_outputs": {"choice": ["a", "b"]}},
+        {"guided_regex": "a+"},
+        {"tools": [{"type": "function"}]},
+        {"tools": [{"type": "function"}], "tool_choice": "required"},
+        {"thinking_token_budget": 5},
+        {"vllm_xargs": {"x": 1}},
+        {"temperature": 0, "top_p": 1, "logit_bias": {"7": 5}},
+    ],
+)
+def test_what_steers_the_choice_takes_not_the_likeliest(members: dict[str, Any]) -> None:
+    """Penalties, biases and grammars act after the logprobs that are reported."""
+    assert not takes_likeliest(members, Sampling(0.0, 0.0, None))
+
+
+def test_members_that_change_nothing_leave_the_likeliest() -> None:
+    """Null, empty, and the values that mean none."""
+    neutral = {
+        "model": "m", "stop": ["x"], "max_tokens": 5, "seed": 1, "presence_penalty": 0, "frequency_penalty": None,
+        "repetition_penalty": 1.0, "logit_bias": {}, "bad_words": [], "min_tokens": 0, "allowed_token_ids": None,
+        "response_format": {"type": "text"}, "tools": [{"type": "function"}], "tool_choice": "none",
+        "structured_outputs": None, "use_beam_search": False,
+    }  # fmt: skip
+    assert takes_likeliest(neutral, Sampling(0.0, 0.0, None))

@@ -18,8 +18,9 @@ class NothingToRead:
         del cohort
         return []
 
-    def runs(self) -> list[tuple[str, int]]:
+    def runs(self, *, limit: int) -> list[tuple[str, int]]:
         """None."""
+        del limit
         return []
 
     def run(self, label: str, *, after: int, limit: int) -> list[RunEntry]:

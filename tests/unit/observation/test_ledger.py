@@ -3,6 +3,7 @@
 import logging
 from array import array
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -23,6 +24,7 @@ class FakeStore(NothingToRead):
         self.recorded: list[Sighting] = []
         self.other: Reference | None = None
         self.broken = self.absent = False
+        self.fault: Exception | None = None
         self.opened = self.pruned = self.loads = 0
         self.closed = True
 
@@ -31,6 +33,8 @@ class FakeStore(NothingToRead):
         self.opened += 1
         if self.absent:
             raise StoreError("the store is absent")
+        if self.fault is not None:
+            raise self.fault
         self.closed = False
         return self
 
@@ -52,7 +56,7 @@ class FakeStore(NothingToRead):
         self.batches.append(len(sightings))
         for each in sightings:
             new = Cohort(each.cohort, each.model, each.reference, CohortCounts(), each.at, each.at)
-            self.held.setdefault(each.cohort, new).counts.add(each.output, each.verdict)
+            self.held.setdefault(each.cohort, new).counts.add(each.slot, each.verdict)
         self.recorded += sightings
         return {} if self.other is None else {each.cohort: self.other for each in sightings}
 
@@ -152,6 +156,22 @@ def test_a_first_answer_that_came_second_is_a_divergence(bench: Bench) -> None:
     assert bench.value("reprise_comparisons_total", verdict="diverged") == 2
 
 
+def test_a_first_answer_that_came_second_and_agrees_is_a_match(bench: Bench) -> None:
+    """Another gateway was first with the same answer: this one is a repeat of it, counted once, as the store does."""
+    bench.see("a", replica="r2")
+    reference = bench.ledger._entries[CohortId("k", "isolated", "p-1")].cohort.reference
+    bench.store.other = other = replace(reference, replica="r-of-the-other", coresident_peak=7)
+    bench.ledger.commit()
+    assert bench.value("reprise_comparisons_total", verdict="match") == 1
+    bench.see("a")
+    bench.ledger.commit()
+    assert bench.value("reprise_comparisons_total", verdict="match") == 2
+    assert bench.value("reprise_comparisons_total", verdict="diverged") == 0
+    assert bench.ledger._entries[CohortId("k", "isolated", "p-1")].cohort.reference == other
+    bench.see("b")
+    assert bench.value("reprise_fork_tokens_count") + bench.value("reprise_similarity_ratio_count", kind="edit") == 1
+
+
 def test_agreement_needs_no_reference(bench: Bench) -> None:
     """Pairs are those of all orders: of a b b a, 2 of 6 pairs agree, although the reference was the first."""
     for text in "abba":
@@ -186,6 +206,8 @@ def test_outputs_of_one_cohort_are_bounded(bench: Bench) -> None:
     assert len(cohort.counts.outputs) == 65
     assert cohort.counts.outputs["other"] == 200 - 64
     assert cohort.counts.observed == 200
+    assert len({sighting.output for sighting in bench.store.recorded}) == 200
+    assert sum(sighting.specimen is not None for sighting in bench.store.recorded) == 64
 
 
 @pytest.mark.parametrize(
@@ -222,8 +244,23 @@ def test_the_fork_is_placed_by_the_text_in_memory(bench: Bench) -> None:
     assert bench.value("reprise_similarity_ratio_sum", kind="prefix") == 0.5
 
 
-def test_after_a_restart_the_fork_is_placed_by_blocks(bench: Bench) -> None:
-    """With digests alone the fork is rounded down to its block; a repeat of the reference brings its text back."""
+def test_a_margin_counts_where_the_likeliest_token_is_taken(bench: Bench) -> None:
+    """Of a draw it says nothing, however clear it is: no margin is observed, kept or named, and the fork still is."""
+    margins = array("d", [3.0, 5.0])
+    for greedy, key in ((False, "drawn"), (True, "taken")):
+        bench.see("ab", key, tokens={"tokens": ("a", "b"), "margins": margins}, greedy=greedy)
+        bench.see("ac", key, tokens={"tokens": ("a", "c"), "margins": margins}, greedy=greedy)
+        counted = [bench.value("reprise_divergence_margins_total", margin=each) for each in ("clear", "unknown")]
+        assert counted == ([1, 1] if greedy else [0, 1])
+        assert bench.value("reprise_fork_margin_nats_count") == greedy
+    assert bench.value("reprise_fork_tokens_count") == 2
+    bench.ledger.commit()
+    kept = {sighting.cohort.key: sighting.specimen for sighting in bench.store.recorded if sighting.verdict}
+    assert {key: each.margin for key, each in kept.items() if each is not None} == {"drawn": None, "taken": 5.0}
+
+
+def test_after_a_restart_the_fork_is_placed_by_blocks(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """Digests place its block, which is no fork to count; the next repeat of the reference brings its text back."""
     ids = array("I", range(200))
     other = array("I", range(200))
     other[150] = 7
@@ -231,11 +268,18 @@ def test_after_a_restart_the_fork_is_placed_by_blocks(bench: Bench) -> None:
     bench.ledger.commit()
     again = Bench()
     again.store.held = bench.store.held
-    again.see("b", tokens={"token_ids": other})
-    assert again.value("reprise_fork_tokens_sum") == 128
-    again.see("a", tokens={"token_ids": ids})
-    again.see("b", tokens={"token_ids": other})
-    assert again.value("reprise_fork_tokens_sum") == 128 + 150
+    with caplog.at_level(logging.WARNING):
+        again.see("b", tokens={"token_ids": other})
+        assert again.value("reprise_fork_tokens_count") == 0
+        assert "fork from token 128 on" in caplog.text
+        again.ledger.commit()
+        kept = again.store.recorded[-1].specimen
+        assert kept is not None
+        assert (kept.fork_tokens, kept.fork_characters) == (128, None)
+        again.see("a", tokens={"token_ids": ids})
+        again.see("c", tokens={"token_ids": other})
+    assert (again.value("reprise_fork_tokens_count"), again.value("reprise_fork_tokens_sum")) == (1, 150)
+    assert "fork at token 150" in caplog.text
     assert again.value("reprise_comparisons_total", verdict="diverged") == 2
 
 
@@ -331,6 +375,27 @@ def test_a_store_that_is_absent_costs_no_verdict(bench: Bench, caplog: pytest.Lo
     bench.ledger.commit()
     assert bench.store.batches == [1]
     assert bench.store.held[CohortId("k", "isolated", "p-1")].reference.digest in bench.ledger.references.values()
+
+
+def test_whatever_keeps_a_store_from_opening_costs_no_verdict(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A fault that is not the store's own error: the store is away, which is told, and it is tried again."""
+    bench.store.fault = ZeroDivisionError("a secret of the fault")
+    for text in "aab":
+        bench.see(text)
+    bench.ledger.commit()
+    assert bench.value("reprise_comparisons_total", verdict="match") == 1
+    assert bench.value("reprise_comparisons_total", verdict="diverged") == 1
+    assert bench.value("reprise_ledger_dropped_total", reason="store_unavailable") == 3
+    assert bench.value("reprise_ledger_up") == 0
+    assert bench.ledger.problem == "the ledger cannot be opened: ZeroDivisionError"
+    assert "the ledger cannot be opened: ZeroDivisionError; verdicts go on" in caplog.text
+    assert bench.store.opened == 1
+    bench.store.fault = None
+    bench.now += FIRST_RETRY_SECONDS
+    bench.see("a")
+    bench.ledger.commit()
+    assert bench.store.batches == [1]
+    assert bench.ledger.problem is None
 
 
 def test_a_store_that_breaks_is_closed_and_reopened(bench: Bench) -> None:

@@ -8,8 +8,9 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 from app.determinism.divergence import Closeness, Verdict
 from app.determinism.mode import Mode
 from app.observation.labels import Cause, Cross, Drop, Outcome
-from app.observation.metrics import Metrics
+from app.observation.metrics import UNKNOWN, Metrics
 from app.observation.store import Origin, Skip
+from app.upstream.replica import GateView
 
 NAMES = {
     "reprise_requests_total",
@@ -104,6 +105,8 @@ def test_counters_begin_at_zero_in_every_mode(registry: CollectorRegistry) -> No
         assert registry.get_sample_value("reprise_fork_tokens_count", {"mode": mode.value}) == 0
     for skip in Skip:
         assert registry.get_sample_value("reprise_comparisons_skipped_total", {"reason": skip}) == 0
+    refused = {"mode": UNKNOWN, "origin": "canary", "outcome": Outcome.INVALID}
+    assert registry.get_sample_value("reprise_canary_requests_total", refused) == 0
     for drop in Drop:
         assert registry.get_sample_value("reprise_ledger_dropped_total", {"reason": drop}) == 0
     for kind in Cross:
@@ -162,6 +165,25 @@ def test_leases_count_up_and_down(metrics: Metrics, registry: CollectorRegistry)
     assert registry.get_sample_value("reprise_leases", {"replica": "r", "admission": "exclusive"}) == 0
     leases.shared.inc()
     assert registry.get_sample_value("reprise_leases", {"replica": "r", "admission": "shared"}) == 1
+
+
+def test_a_gates_history_before_the_first_probe_is_not_counted(metrics: Metrics, registry: CollectorRegistry) -> None:
+    """What a guard had counted when the gateway started went on elsewhere; what one counts that began anew is new."""
+
+    def shown() -> list[float | None]:
+        names = [("reprise_gate_seconds_total", {"phase": phase}) for phase in ("exclusive", "drain")]
+        names.append(("reprise_gate_exclusive_admissions_total", {}))
+        return [registry.get_sample_value(name, {"replica": "r", **labels}) for name, labels in names]
+
+    for exclusive, drain, admissions, expected in (
+        (8000.0, 90.0, 40, [0, 0, 0]),
+        (8010.0, 91.0, 43, [10, 1, 3]),
+        (5.0, 0.5, 2, [15, 1.5, 5]),
+        (6.0, 0.5, 2, [16, 1.5, 5]),
+    ):
+        view = GateView(exclusive_seconds=exclusive, drain_seconds=drain, exclusive_admissions=admissions)
+        metrics.observe_gate("r", view)
+        assert shown() == expected
 
 
 def test_the_page_speaks_openmetrics_when_asked(metrics: Metrics) -> None:

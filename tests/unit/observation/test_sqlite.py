@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from app.determinism.divergence import Verdict
 from app.determinism.output import Blocks, Choice, Output
 from app.observation.sqlite import SqliteStore
 from app.observation.sqlite_schema import APPLICATION_ID, SCHEMA_VERSION
-from app.observation.store import CohortId, Reference, Sighting, Specimen, StoreError, StoreVersionError
+from app.observation.store import CohortId, Reference, Retention, Sighting, Specimen, StoreError, StoreVersionError
 
 COHORT = CohortId("a" * 64, "isolated", "p-1")
 
@@ -120,6 +121,37 @@ def test_damaged_pages_are_found_and_set_aside(path: Path) -> None:
         assert store.load(sighting(1).cohort) is None
         store.close()
         assert path.with_name(f"ledger.sqlite3.damaged-{number}").exists()
+
+
+def test_damage_that_is_no_text_is_set_aside(path: Path) -> None:
+    """What SQLite says of it repeats bytes that are not UTF-8, at which Python fails in its own way."""
+    store = SqliteStore(path)
+    store.record([sighting()])
+    store.close()
+    damaged = path.read_bytes().replace(b"CREATE TABLE cohorts", b"CREATE \xa5ABLE cohorts")
+    path.write_bytes(damaged)
+    store = SqliteStore(path)
+    assert store.load(COHORT) is None
+    store.record([sighting()])
+    store.close()
+    assert path.with_name("ledger.sqlite3.damaged-1").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("label", ["r-{}", "hot"])
+def test_a_list_of_runs_costs_what_it_shows(path: Path, label: str) -> None:
+    """Neither a label for each of many answers nor many answers of one label are looked through for it."""
+    store = SqliteStore(path)
+    for start in range(0, 5000, 500):
+        store.record(
+            [sighting()._replace(run=label.format(n), verdict=Verdict.MATCH) for n in range(start, start + 500)]
+        )
+    steps = []
+    store._connection.set_progress_handler(lambda: steps.append(1), 1)
+    listed = store.runs(limit=5)
+    store._connection.set_progress_handler(None, 0)
+    assert listed == ([("hot", 5000)] if label == "hot" else [(f"r-{n}", 1) for n in range(4999, 4994, -1)])
+    assert 0 < len(steps) < 200
+    store.close()
 
 
 def test_damage_while_running_is_a_store_error(path: Path) -> None:
@@ -237,6 +269,29 @@ INSERT INTO outputs VALUES (1, 'o-1', 5, 5.0, 8.0), (1, 'o-2', 1, 9.0, 9.0);
 PRAGMA user_version = 1;
 """
 
+VERSION_2 = VERSION_1.replace(
+    "PRAGMA user_version = 1;",
+    """
+CREATE TABLE specimens (
+    cohort INTEGER NOT NULL REFERENCES cohorts (id) ON DELETE CASCADE,
+    digest TEXT NOT NULL, request_id TEXT NOT NULL, replica TEXT NOT NULL, at REAL NOT NULL, origin TEXT NOT NULL,
+    coresident_peak INTEGER, cached_tokens INTEGER, tokens INTEGER, fork_tokens INTEGER, fork_characters INTEGER,
+    margin REAL, similarity REAL, cause TEXT, text TEXT,
+    PRIMARY KEY (cohort, digest)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    label TEXT NOT NULL, cohort INTEGER NOT NULL REFERENCES cohorts (id) ON DELETE CASCADE,
+    digest TEXT NOT NULL, request_id TEXT NOT NULL, at REAL NOT NULL
+) STRICT;
+CREATE INDEX runs_by_label ON runs (label, id);
+CREATE INDEX runs_by_cohort ON runs (cohort);
+INSERT INTO runs VALUES (3, 'day', 1, 'o-1', 'r-3', 5.0), (4, 'night', 1, 'o-1', 'r-4', 6.0),
+                        (7, 'day', 1, 'o-2', 'r-7', 9.0);
+PRAGMA user_version = 2;
+""",
+)
+
 
 def test_a_ledger_of_the_first_version_is_taken_over(path: Path) -> None:
     """What it holds is still there, and what came with later versions works in it; a second opening changes nothing."""
@@ -256,17 +311,33 @@ def test_a_ledger_of_the_first_version_is_taken_over(path: Path) -> None:
     assert [each.id for each in store.cohorts(limit=9)] == [new.cohort, old]
     assert store.specimens(old) == []
     assert len(store.specimens(new.cohort)) == 1
-    assert store.runs() == [("night", 1)]
+    assert store.runs(limit=9) == [("night", 1)]
     assert not list(path.parent.glob("*damaged*"))
     store.close()
 
 
-def test_both_ways_to_the_present_schema_give_the_same(path: Path) -> None:
+def test_runs_of_a_ledger_of_the_second_version_are_listed(path: Path) -> None:
+    """Those that it holds, and what comes to them and goes from them later."""
+    path.parent.mkdir()
+    connection = sqlite3.connect(path)
+    connection.executescript(f"PRAGMA application_id = {APPLICATION_ID};{VERSION_2}")
+    connection.close()
+    store = SqliteStore(path, Retention(run_answers=2))
+    assert store.runs(limit=9) == [("day", 2), ("night", 1)]
+    store.record([sighting(1)._replace(run="night", at=10.0)])
+    assert store.runs(limit=9) == [("night", 2), ("day", 2)]
+    assert store.prune(10.0) == 2
+    assert store.runs(limit=9) == [("night", 1), ("day", 1)]
+    store.close()
+
+
+@pytest.mark.parametrize("version", [VERSION_1, VERSION_2])
+def test_every_way_to_the_present_schema_gives_the_same(path: Path, version: str) -> None:
     """A ledger that was taken over has the tables of one that begins now."""
     path.parent.mkdir()
     older = path.with_name("older")
     connection = sqlite3.connect(older)
-    connection.executescript(f"PRAGMA application_id = {APPLICATION_ID};{VERSION_1}")
+    connection.executescript(f"PRAGMA application_id = {APPLICATION_ID};{version}")
     connection.close()
     for each in (older, path):
         SqliteStore(each).close()

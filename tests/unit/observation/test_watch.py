@@ -38,6 +38,35 @@ def test_a_stream_that_came_to_its_end() -> None:
     assert watch.output() == read_unary(CHAT_PATH, answer("Hello"))
 
 
+def test_pieces_are_events_with_content() -> None:
+    """Neither the role, nor the end, nor a usage is content; events that came in one piece are counted each."""
+    role = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
+    usage = b'data: {"choices":[],"usage":null}\n\n'
+    watch = StreamWatch(CHAT_PATH)
+    watch.feed(role + event("Hel"))
+    watch.feed(event("lo") + event("", "stop") + usage + DONE)
+    assert watch.pieces == 2
+    assert StreamWatch("/v1/responses").pieces == 0
+    assert UnaryWatch(CHAT_PATH).pieces == 1
+
+
+def test_pieces_of_every_kind_and_choice() -> None:
+    """Reasoning and the arguments of calls are generated too, in each choice."""
+    deltas: list[dict[str, object]] = [
+        {"reasoning": "hm"},
+        {"content": "a"},
+        {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": '{"x":'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]},
+        {"refusal": "no"},
+    ]
+    watch = StreamWatch(CHAT_PATH)
+    for index in (0, 1):
+        for delta in deltas:
+            choice = {"index": index, "delta": delta, "finish_reason": None}
+            watch.feed(b"data: " + orjson.dumps({"choices": [choice]}) + b"\n\n")
+    assert watch.pieces == 10
+
+
 @given(cuts=st.lists(st.integers(0, 400), max_size=8))
 def test_a_stream_in_any_pieces(cuts: list[int]) -> None:
     """Where the network cut the stream does not matter."""
