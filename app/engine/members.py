@@ -57,6 +57,14 @@ class Members:
             raise InvalidRequest(f"'{name}' must be a list of token ids from 0 to {vocabulary - 1}", param=name)
         return value
 
+    def token_lists(self, name: str, vocabulary: int) -> list[list[int]]:
+        """A list of lists of token ids below ``vocabulary``."""
+        value = self._take(name)
+        lists = value if isinstance(value, list) and all(isinstance(part, list) for part in value) else None
+        if lists is None or not all(type(token) is int and 0 <= token < vocabulary for part in lists for token in part):
+            raise InvalidRequest(f"'{name}' must be a list of lists of ids from 0 to {vocabulary - 1}", param=name)
+        return lists
+
     def end(self) -> None:
         """Nothing may be left."""
         for name in self._left:

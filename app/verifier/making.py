@@ -68,7 +68,7 @@ class Making:
         )
         early = {"ignore_eos": wanted.ignore_eos, "stop_token_ids": list(wanted.stop_token_ids)}
         drafter = Drafter(offer.sender, offer.plan.model, early)
-        self._session = Session(verifier, drafter, wanted, self._decoding, self._grid, prompt)
+        self._session = Session(verifier, drafter, wanted, self._decoding, self._grid, prompt, ending.most)
         self.form = _form(offer, wanted, chosen, prompt, created)
         # What the ledger compares needs ids, and the margins of a fork; the caller gets what he asked for.
         self.evidence = replace(self.form, token_ids=True, logprobs=_MARGIN, usage=True, continuous_usage=False)
@@ -98,9 +98,12 @@ class Making:
 
     @property
     def lease(self) -> Lease:
-        """That of the pass which was answered last."""
+        """That of the pass which was answered last, with what the caller asked for as applied.
+
+        That its passes were alone is how that is done.
+        """
         assert self.verifier.lease is not None  # noqa: S101 - asked for after a release, which takes a pass
-        return self.verifier.lease
+        return replace(self.verifier.lease, applied=self.applied)
 
     def tell(self, exchange: Exchange, *, stream: bool) -> None:
         """Tell the exchange who answers, as for an answer whose headers came."""
@@ -113,7 +116,7 @@ class Making:
 
     @property
     def applied(self) -> tuple[Mitigation, ...]:
-        """What of the plan was done; that its passes were alone is how, and not what the caller asked for."""
+        """What of the plan was done: all of it, or there is no answer."""
         return tuple(mitigation for mitigation in Mitigation if mitigation in self._plan.mitigations)
 
     def report(self) -> Report:

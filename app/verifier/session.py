@@ -31,7 +31,7 @@ class Released:
 
 
 class Session:
-    """One answer in the making: `next` until the end."""
+    """One answer in the making, of at most ``most`` tokens: `next` until the end."""
 
     def __init__(
         self,
@@ -41,12 +41,14 @@ class Session:
         decoding: Decoding,
         grid: Grid,
         prompt: Sequence[int],
+        most: int,
     ) -> None:
         self._verifier = verifier
         self._drafter = drafter
         self._decoding = decoding
         self._grid = grid
         self._prompt = prompt
+        self._most = most
         self._text = Text(wanted, prompt)
         self._logprobs = wanted.logprobs
         self._told = 0
@@ -57,10 +59,12 @@ class Session:
         return await self._release(await self._pass())
 
     async def _draft(self) -> None:
+        """Draft what the pass lacks, and a whole window at least: each draft on its own waits for its turn."""
         missing = self._decoding.draft_wanted()
         if missing:
-            known = [*self._prompt, *self._decoding.known()]
-            self._decoding.drafted(await self._drafter.draft(known, missing))
+            known = self._decoding.known()
+            count = min(max(missing, self._grid.window), self._most - len(known))
+            self._decoding.drafted(await self._drafter.draft([*self._prompt, *known], count))
 
     async def _pass(self) -> tuple[Row, ...]:
         """One pass, asked again for more alternatives while a tie leaves a token undecided."""

@@ -80,7 +80,7 @@ class Client:
 
     async def text(self, prompt: list[int], ids: list[int], **changes: Any) -> dict[str, Any]:
         """The text of given tokens."""
-        body: dict[str, Any] = {"prompt": prompt, "ids": ids, "stop": [], "min_tokens": 0, "ended": False}
+        body: dict[str, Any] = {"prompt": prompt, "ids": ids, "stop": [], "min_tokens": 0, "ended": False, "decode": []}
         flags = ("skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output")
         body |= dict(zip(flags, (True, True, False), strict=True)) | changes
         found: dict[str, Any] = (

@@ -14,6 +14,7 @@ READERS: dict[str, Callable[[Members], object]] = {
     "text_or_null": lambda members: members.text_or_null("x", 3),
     "texts": lambda members: members.texts("x"),
     "tokens": lambda members: members.tokens("x", 10),
+    "token_lists": lambda members: members.token_lists("x", 10),
 }
 
 
@@ -30,6 +31,8 @@ READERS: dict[str, Callable[[Members], object]] = {
         ("texts", '["a", "bc"]', ["a", "bc"]),
         ("texts", "[]", []),
         ("tokens", "[0, 9]", [0, 9]),
+        ("token_lists", "[[0], [], [9, 1]]", [[0], [], [9, 1]]),
+        ("token_lists", "[]", []),
     ],
 )
 def test_what_fits_is_read(reader: str, value: str, expected: object) -> None:
@@ -48,6 +51,7 @@ def test_what_fits_is_read(reader: str, value: str, expected: object) -> None:
         *(("text_or_null", value) for value in ('""', '"abcd"', "1")),
         *(("texts", value) for value in ('"a"', '[""]', "[1]", "null")),
         *(("tokens", value) for value in ("[10]", "[-1]", "[true]", "[1.0]", "1", "null", "[[1]]")),
+        *(("token_lists", value) for value in ("[10]", "[[10]]", "[[true]]", "[[1], 1]", "null", '"x"')),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(reader: str, value: str) -> None:

@@ -23,6 +23,7 @@ ASKED: dict[str, Any] = {
     "include_stop_str_in_output": False,
     "min_tokens": 3,
     "ended": False,
+    "decode": [],
 }
 
 
@@ -81,7 +82,7 @@ async def ask(replica: Replica, headers: dict[str, str] = SHARED, **changes: Any
 
 async def test_tokens_are_fed_one_at_a_time_as_the_engine_would(replica: Replica) -> None:
     """With the prompt before them and what the caller said; the answer says where each token ended."""
-    assert await ask(replica) == (200, {"text": "abc", "ends": [1, 2, 3], "stop": None})
+    assert await ask(replica) == (200, {"text": "abc", "ends": [1, 2, 3], "stop": None, "decoded": []})
     (made,) = Detokenizer.made
     assert made.tokenizer == "the tokenizer"
     assert made.request.prompt_token_ids == [1, 2]
@@ -98,19 +99,52 @@ async def test_tokens_are_fed_one_at_a_time_as_the_engine_would(replica: Replica
 
 async def test_a_stop_string_ends_the_text(replica: Replica) -> None:
     """The token that completed it, and a text that is cut also where an earlier token had begun it."""
-    expected = {"text": "a", "ends": [1, 1, 1], "stop": {"index": 2, "string": "bc"}}
+    expected = {"text": "a", "ends": [1, 1, 1], "stop": {"index": 2, "string": "bc"}, "decoded": []}
     assert await ask(replica, ids=[*ASKED["ids"], ord("d")], stop=["bc"]) == (200, expected)
 
 
 async def test_an_end_token_is_fed_as_one(replica: Replica) -> None:
     """Only the last one, and it counts as a token without text."""
-    assert await ask(replica, ended=True) == (200, {"text": "ab", "ends": [1, 2, 2], "stop": None})
+    assert await ask(replica, ended=True) == (200, {"text": "ab", "ends": [1, 2, 2], "stop": None, "decoded": []})
     assert [stopped for _, stopped in Detokenizer.made[0].fed] == [False, False, True]
+
+
+async def test_alternatives_are_decoded_by_vllms_own_logprobs(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One list for each of the last places, with the tokens before that place; a vLLM without it is unavailable."""
+
+    class Logprobs:
+        """VLLM's LogprobsProcessor: a text is corrected by the context."""
+
+        tokenizer: str
+
+        def _verify_tokens(self, texts: list[str], tokens: list[int], context: list[int]) -> list[str]:
+            return [
+                text + self._correct_decoded_token(token, context) for text, token in zip(texts, tokens, strict=True)
+            ]
+
+        def _correct_decoded_token(self, token: int, context: list[int]) -> str:
+            return f"/{self.tokenizer}/{token}/{len(context)}"
+
+    asked: dict[str, Any] = {"decode": [[1, 2], [3]]}
+    for name in ("vllm.tokenizers", "vllm.tokenizers.detokenizer_utils", "vllm.v1.engine.logprobs"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    assert (await ask(replica, **asked))[0] == 503
+    utils = SimpleNamespace(convert_ids_list_to_tokens=lambda tokenizer, ids: [f"{tokenizer[:3]} {n}" for n in ids])
+    monkeypatch.setitem(sys.modules, "vllm.tokenizers.detokenizer_utils", utils)
+    monkeypatch.setitem(sys.modules, "vllm.v1.engine.logprobs", SimpleNamespace(LogprobsProcessor=Logprobs))
+    status, answer = await ask(replica, **asked)
+    assert status == 200
+    assert answer["decoded"] == [
+        ["the 1/the tokenizer/1/1", "the 2/the tokenizer/2/1"],
+        ["the 3/the tokenizer/3/2"],
+    ]
 
 
 async def test_no_tokens_are_no_text(replica: Replica) -> None:
     """Before the first window."""
-    assert await ask(replica, ids=[]) == (200, {"text": "", "ends": [], "stop": None})
+    assert await ask(replica, ids=[]) == (200, {"text": "", "ends": [], "stop": None, "decoded": []})
 
 
 async def test_long_answers_let_others_in_between(replica: Replica) -> None:
@@ -143,6 +177,8 @@ async def test_long_answers_let_others_in_between(replica: Replica) -> None:
         ("include_stop_str_in_output", {"include_stop_str_in_output": "no"}),
         ("min_tokens", {"min_tokens": -1}),
         ("ended", {"ended": True, "ids": []}),
+        ("decode", {"decode": [[1]] * 4}),
+        ("decode", {"decode": [[VOCABULARY]]}),
         ("n", {"n": 1}),
     ],
 )
