@@ -14,10 +14,10 @@ Foreign exceptions are translated at the border (``raise UpstreamUnavailable(...
     │   ├── RequestTimeout           408                         request_timeout
     │   ├── RequestTooLarge          413                         request_too_large
     │   └── UnsupportedMediaType     415                         unsupported_media_type
-    ├── ModeNotImplemented           501  server_error           mode_not_implemented
     ├── UpstreamError                502  server_error           upstream_error
     │   ├── UpstreamUnavailable      502                         upstream_unavailable
     │   ├── UpstreamReset            502                         upstream_reset
+    │   ├── UnusableRow              502                         upstream_error
     │   └── UpstreamTimeout          504                         upstream_timeout
     ├── QueueFull                    429  rate_limit_error       queue_full
     └── NotReady                     503  server_error           not_ready
@@ -151,14 +151,6 @@ class UnsupportedMediaType(InvalidRequest):
     code = "unsupported_media_type"
 
 
-class ModeNotImplemented(RepriseError):
-    """A mode that this version knows by name only."""
-
-    status = 501
-    code = "mode_not_implemented"
-    retryable = False
-
-
 class UpstreamError(RepriseError):
     """The upstream did not give a usable answer."""
 
@@ -176,6 +168,10 @@ class UpstreamReset(UpstreamError):
     """The upstream closed the connection before its answer was complete."""
 
     code = "upstream_reset"
+
+
+class UnusableRow(UpstreamError):
+    """The verifier's word on a token cannot be used: it is missing, it is not a number, or it decides nothing."""
 
 
 class UpstreamTimeout(UpstreamError):

@@ -1,17 +1,21 @@
 """What would happen to a request: the straight line of `app.gateway` up to the lease, with nothing sent or kept."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from app.determinism.evidence import ask
 from app.determinism.mode import DETERMINISTIC_MODES, Mitigation
 from app.determinism.plan import Plan, Wish, resolve
 from app.determinism.request import InferenceRequest, parse
-from app.determinism.sampling import Sampling, pin
+from app.determinism.sampling import Pinned, Sampling, pin
 from app.errors import NotReady, RepriseError
 from app.gateway import Policy
 from app.scheduling.scheduler import Prospect, Scheduler
+from app.verification.grid import GridKind, ruling
+from app.verification.request import read_wanted
+from app.verifier.passes import choose
 
 _SALT: Final = "new for each request"
 _MISSING: Final = object()
@@ -23,7 +27,8 @@ class Preview:
 
     ``changed`` names the members that the engine would get otherwise than written, and ``asked`` those that the gateway
     would add on its own account. ``chosen`` is the replica that would take it now, None where ``error`` says why none
-    would. ``reasons`` says what the mitigations rest on there.
+    would. ``reasons`` says what the mitigations rest on there. ``passes`` is the plan of a verified answer's passes and
+    ``grid`` the one that would rule, None for other answers and where that is not known.
     """
 
     path: str
@@ -36,6 +41,8 @@ class Preview:
     reasons: Mapping[Mitigation, str]
     pool_epoch: int | None
     error: RepriseError | None
+    passes: Plan | None = None
+    grid: GridKind | None = None
 
     @property
     def missing(self) -> Mapping[Mitigation, str]:
@@ -52,39 +59,59 @@ class Previewer:
         self._policy = policy
 
     def look(self, body: bytes, wish: Wish) -> Preview:
-        """Preview one body. Raises InvalidRequest, ModelNotFound and ModeNotImplemented as the gateway would."""
+        """Preview one body. Raises InvalidRequest and ModelNotFound as the gateway would."""
         request = _parsed(body)
         plan = resolve(request, wish, self._policy.default_mode, self._scheduler.served, self._policy.window)
         tiny, keep = self._policy.tiny_temperature, self._scheduler.by_priority
         pinned = pin(request, plan, salt=_SALT, tiny=tiny, keep_priority=keep)
-        error: RepriseError | None = None
-        chosen: Prospect | None = None
-        prospects: tuple[Prospect, ...] = ()
-        reasons: Mapping[Mitigation, str] = {}
-        asked: frozenset[str] = frozenset()
+        if plan.window is not None:
+            return self._verified(request, plan, pinned)
+        blank = self._blank(request, plan, pinned, _changed(request, parse(request.path, pinned.body)))
         try:
-            prospects = self._scheduler.survey(plan)
-            slot, _ = self._scheduler.choose(plan, establish=False)
-            chosen = next(each for each in prospects if each.replica == slot.replica)
-            reasons = {mitigation: slot.status.provides(mitigation).reason for mitigation in plan.mitigations}
-            if plan.mode in DETERMINISTIC_MODES:
-                evidence = ask(request.path, request.members, self._policy.evidence, slot.status.max_logprobs)
-                asked = frozenset(evidence.changes)
+            seen = self._seen(blank, plan)
         except NotReady as unready:
-            error = unready
+            return replace(blank, prospects=self._prospects(plan), error=unready)
+        asked: frozenset[str] = frozenset()
+        if plan.mode in DETERMINISTIC_MODES and seen.chosen is not None:
+            most = self._scheduler.slots[seen.chosen.replica].status.max_logprobs
+            asked = frozenset(ask(request.path, request.members, self._policy.evidence, most).changes)
+        return replace(seen, asked=asked)
+
+    def _verified(self, request: InferenceRequest, plan: Plan, pinned: Pinned) -> Preview:
+        """Of a request that is answered by the verifier's word: its body goes to no engine as it is."""
+        blank = self._blank(request, plan, pinned, frozenset())
+        try:
+            verifier = choose(self._scheduler, plan, establish=False)
+        except NotReady as unready:
+            return replace(blank, prospects=self._prospects(plan), error=unready)
+        model, window = verifier.model, plan.window or 1
+        pinned_temperature = Mitigation.TINY_TEMPERATURE in plan.mitigations
+        read_wanted(request, model, window=window, most_logprobs=verifier.most_logprobs, pinned=pinned_temperature)
+        grid = ruling(window, model.block_size, prefix_caching=model.prefix_caching)
+        return replace(self._seen(blank, verifier.plan), passes=verifier.plan, grid=grid)
+
+    def _blank(self, request: InferenceRequest, plan: Plan, pinned: Pinned, changed: frozenset[str]) -> Preview:
         pool = self._scheduler.pool(plan)
+        epoch = pool.epoch if pool is not None and plan.mitigations else None
         return Preview(
-            request.path,
-            plan,
-            pinned.sampling,
-            _changed(request, parse(request.path, pinned.body)),
-            asked,
-            prospects,
-            chosen,
-            reasons,
-            pool.epoch if pool is not None and plan.mitigations else None,
-            error,
+            request.path, plan, pinned.sampling, changed, frozenset(), (), None, MappingProxyType({}), epoch, None
         )
+
+    def _seen(self, blank: Preview, plan: Plan) -> Preview:
+        """With the replica that would take the plan. Raises NotReady."""
+        prospects = self._scheduler.survey(plan)
+        slot, _ = self._scheduler.choose(plan, establish=False)
+        chosen = next(each for each in prospects if each.replica == slot.replica)
+        reasons = {mitigation: slot.status.provides(mitigation).reason for mitigation in plan.mitigations}
+        pool = self._scheduler.pool(plan)
+        epoch = pool.epoch if pool is not None and plan.mitigations else None
+        return replace(blank, prospects=prospects, chosen=chosen, reasons=reasons, pool_epoch=epoch)
+
+    def _prospects(self, plan: Plan) -> tuple[Prospect, ...]:
+        try:
+            return self._scheduler.survey(plan)
+        except NotReady:
+            return ()
 
 
 def _parsed(body: bytes) -> InferenceRequest:

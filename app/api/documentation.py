@@ -5,6 +5,7 @@ from typing import Any, Final
 from fastapi import FastAPI
 
 from app.determinism.mode import REQUESTABLE_MODES, Mitigation
+from app.determinism.plan import MOST_WINDOW
 
 _DETERMINISM: Final[dict[str, Any]] = {
     "description": "How deterministic this request must be: a mode, or a mode and single mitigations.",
@@ -17,6 +18,12 @@ _DETERMINISM: Final[dict[str, Any]] = {
                 "mode": {"type": "string", "enum": list(REQUESTABLE_MODES)},
                 "mitigations": {"type": "array", "items": {"type": "string", "enum": list(Mitigation)}},
                 "on_unavailable": {"type": "string", "enum": ["reject", "report"], "default": "reject"},
+                "window": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": MOST_WINDOW,
+                    "description": "Tokens of a window of a verified answer; a part of what was asked.",
+                },
             },
         },
     ],
@@ -55,6 +62,13 @@ _ANSWER_HEADERS: Final = {
     "x-determinism-temperature-effective": "The temperature that took effect in the engine.",
     "x-determinism-coresident-peak": "Unary: the most requests that shared the engine with this one, itself included.",
     "x-determinism-admission-wait": "Unary: seconds that the request waited for its lease, guard included.",
+    "x-determinism-window": "Verified: the window in tokens.",
+    "x-determinism-grid": "Verified: how windows lie and what a pass reads, chain or prompt.",
+    "x-determinism-passes": "Verified, unary: passes of the verifier.",
+    "x-determinism-rollbacks": "Verified, unary: passes that refuted a draft.",
+    "x-determinism-drafted": "Verified, unary: tokens that came from a drafter.",
+    "x-determinism-accepted": "Verified, unary: those of them that the verifier chose too.",
+    "x-determinism-verifier-seconds": "Verified, unary: what the passes took on their engine.",
     "x-determinism-output": "Unary: the digest of the output.",
     "x-determinism-verdict": "Unary: match, diverged, pending or incomparable, against the cohort's reference.",
 }
@@ -94,7 +108,6 @@ def _operation(summary: str, content: str) -> dict[str, Any]:
         "404": "No replica serves the model (model_not_found).",
         "413": "The body is over the limit.",
         "429": "Too many requests of its class wait for the replica (queue_full); Retry-After says when to come back.",
-        "501": "The mode is known by name only.",
         "502": "The replica could not be reached, or broke off before its answer began.",
         "503": "No replica is ready, the wait for a turn was too long (queue_timeout, with Retry-After), or no replica "
         "can honour a mitigation (determinism_unavailable).",

@@ -52,6 +52,15 @@ class PlannedEdits(BaseModel):
     seed: int | None
 
 
+class PlannedPasses(BaseModel):
+    """What the passes of a verified answer would need."""
+
+    admission: str | None = Field(
+        description="shared where the verifier's kernels are batch-invariant, else exclusive; null: not known."
+    )
+    grid: str = Field(examples=["chain"], description="The grid that would rule: chain, prompt or unknown.")
+
+
 class PlanAnswer(BaseModel):
     """The plan of a request that was not sent."""
 
@@ -60,6 +69,8 @@ class PlanAnswer(BaseModel):
     mode: str
     admission: str = Field(examples=["exclusive"])
     on_unavailable: str
+    window: int | None = Field(description="Tokens of a window; null for an answer that is not verified.")
+    passes: PlannedPasses | None = Field(description="Null for an answer that is not verified.")
     mitigations: list[PlannedMitigation]
     edits: PlannedEdits
     posture: str | None = Field(description="The posture of the pool that would serve it.")
@@ -86,7 +97,6 @@ def build_plan_router(previewer: Previewer, max_body_bytes: int, body_timeout: f
             400: {"description": "The body, the mode or a mitigation is wrong; the message names the field."},
             404: {"description": "No replica serves the model."},
             429: {"description": "Too many bodies are arriving."},
-            501: {"description": "The mode is known by name only."},
         },
         openapi_extra={
             "parameters": REQUEST_PARAMETERS,
@@ -135,13 +145,22 @@ async def _read(request: Request, most: int, patience: float) -> bytes:
 def _answer(preview: Preview) -> PlanAnswer:
     plan, chosen = preview.plan, preview.chosen
     missing = preview.missing
+    exclusive = (preview.passes or plan).exclusive and Mitigation.BATCH_ISOLATION not in missing
+    admission = "exclusive" if exclusive else "shared"
     nobody = None if preview.prospects else "no replica is ready"
     return PlanAnswer(
         path=preview.path,
         model=plan.model,
         mode=plan.mode,
-        admission="exclusive" if plan.exclusive and Mitigation.BATCH_ISOLATION not in missing else "shared",
+        admission=admission,
         on_unavailable=plan.on_unavailable,
+        window=plan.window,
+        passes=PlannedPasses(
+            admission=admission if preview.passes is not None else None,
+            grid=preview.grid if preview.grid is not None else "unknown",
+        )
+        if plan.window is not None
+        else None,
         mitigations=[
             PlannedMitigation(
                 mitigation=mitigation,

@@ -85,7 +85,10 @@ def pin(
         changes["model"] = plan.model
     ours = ("determinism",) if keep_priority else ("determinism", "priority")
     changes |= {name: None for name in ours if name in members}
-    return Pinned(edit(request.body, changes), Sampling(asked, _effective(temperature), seed))
+    effective = _effective(temperature)
+    if Mitigation.VERIFICATION in plan.mitigations and (temperature or 0) <= ENGINE_LOWEST_TEMPERATURE:
+        effective = 0.0  # a verified answer has no sampler; what would need one is refused
+    return Pinned(edit(request.body, changes), Sampling(asked, effective, seed))
 
 
 def takes_likeliest(members: Mapping[str, Any], sampling: Sampling) -> bool:

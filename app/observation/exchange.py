@@ -20,9 +20,10 @@ from app.determinism.output import Output
 from app.determinism.plan import Plan
 from app.determinism.request import InferenceRequest
 from app.determinism.sampling import Sampling, takes_likeliest
-from app.errors import InvalidRequest, NotReady, QueueFull, RepriseError, UpstreamError
+from app.errors import NotReady, RepriseError
 from app.observation.labels import Outcome
 from app.observation.metrics import OTHER_MODEL, UNKNOWN, BoundMetrics, LeaseGauges, Metrics
+from app.observation.outcomes import outcome_of
 from app.observation.recorder import Recorder
 from app.observation.store import Observation, Origin, Skip
 from app.observation.watch import StreamWatch, UnaryWatch
@@ -286,7 +287,7 @@ class Exchange:
     ) -> None:
         if self._held:
             self._observatory.leases(self._replica, self._admission).dec()
-        outcome = self._outcome(error)
+        outcome = outcome_of(error, self._status)
         self._count(outcome, error)
         if 0 < self._status < _ERRORS and self._watch is not None and not self._submitted:
             skip = Skip.CLIENT_CLOSED if outcome is Outcome.CLIENT_CLOSED else Skip.INCOMPLETE
@@ -380,25 +381,6 @@ class Exchange:
         if self._request is not None and has_remote_media(self._request.members):
             return Skip.REMOTE_MEDIA
         return None
-
-    def _outcome(self, error: BaseException | None) -> Outcome:
-        if error is None:
-            if self._status == QueueFull.status:
-                return Outcome.UNAVAILABLE  # the guard's word: the client did nothing wrong
-            return _OUTCOME_OF_STATUS.get(self._status // 100, Outcome.OK)
-        if isinstance(error, UpstreamError) and self._status:
-            return Outcome.INCOMPLETE
-        return next((outcome for kind, outcome in _OUTCOME_OF_ERROR if isinstance(error, kind)), Outcome.OTHER)
-
-
-_OUTCOME_OF_STATUS: Final = {4: Outcome.INVALID, 5: Outcome.UPSTREAM_ERROR}
-_OUTCOME_OF_ERROR: Final = (
-    (ClientGone, Outcome.CLIENT_CLOSED),
-    (asyncio.CancelledError, Outcome.INCOMPLETE),  # the server's, at shutdown: a client that leaves is ClientGone
-    (InvalidRequest, Outcome.INVALID),
-    (UpstreamError, Outcome.UPSTREAM_ERROR),
-    (RepriseError, Outcome.UNAVAILABLE),
-)
 
 
 def _gate_times(ticket: Timed | None, now: float) -> GateTimes | None:

@@ -9,10 +9,11 @@ import orjson
 
 from app.determinism.output import Choice, UnreadableOutput
 from app.determinism.reading import read_unary
-from app.errors import DeterminismUnavailable, ModeNotImplemented
+from app.errors import DeterminismUnavailable
+from app.verification.refusals import NOT_VERIFIABLE
 
-_REFUSALS: Final = frozenset({DeterminismUnavailable.code, ModeNotImplemented.code})
-_OK: Final = 200
+_REFUSALS: Final = frozenset({DeterminismUnavailable.code, NOT_VERIFIABLE})
+_OK, _NOT_IMPLEMENTED = 200, 501
 _REASON_CHARACTERS: Final = 400
 _DIGITS: Final = 9
 
@@ -36,7 +37,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The server does not offer the mode: asking again cannot help."""
+    """The server does not offer the mode, or not for such requests: asking again cannot help."""
 
     reason: str
 
@@ -56,8 +57,12 @@ def read_answer(
 ) -> Outcome:
     """The outcome of a request that was answered at all; ``choices`` is how many its answer must hold."""
     if status != _OK:
-        code, message = _error(status, body)
-        return Refusal(message) if code in _REFUSALS else Failure(f"HTTP {status}: {message}")
+        code, message = _error(body)
+        return (
+            Refusal(message)
+            if code in _REFUSALS or status == _NOT_IMPLEMENTED
+            else Failure(f"HTTP {status}: {message}")
+        )
     try:
         output = read_unary(path, body)
     except UnreadableOutput:
@@ -83,7 +88,7 @@ def _content(choice: Choice) -> bytes:
     return choice.flow.encode() if choice.token_ids is None else choice.token_ids.tobytes()
 
 
-def _error(status: int, body: bytes) -> tuple[str | None, str]:
+def _error(body: bytes) -> tuple[str | None, str]:
     """Code and message of an error in OpenAI's shape, or what there is of a body in another."""
     try:
         error = orjson.loads(body)["error"]
@@ -92,8 +97,7 @@ def _error(status: int, body: bytes) -> tuple[str | None, str]:
         code, message = None, body.decode("utf-8", "replace")
     words = " ".join(message.split()) or "no reason given"
     text = words if len(words) <= _REASON_CHARACTERS else words[:_REASON_CHARACTERS] + "..."
-    # 501 has no other meaning than that the server knows the mode by name only.
-    return (ModeNotImplemented.code if status == ModeNotImplemented.status else code), text
+    return code, text
 
 
 def _whole(text: str | None) -> int | None:

@@ -10,7 +10,7 @@ from typing import Final
 from app.determinism.reading import read_unary
 from app.errors import InvalidReceipt
 from app.receipts.arguments import state_directory
-from app.receipts.document import Interval, Receipt
+from app.receipts.document import Interval, Receipt, VerificationCounts
 from app.receipts.signing import KEY_BYTES, MAX_BYTES, Signer, from_base64, to_base64, verify
 from app.state import INSTALLATION_KEY
 
@@ -155,6 +155,8 @@ def _lines(receipt: Receipt) -> Iterator[tuple[str, str]]:
         yield "interval", _interval(interval, receipt.intervals_source)
     if not receipt.intervals:
         yield "interval", f"none: {_known(receipt.intervals_reason)}"
+    if receipt.verification is not None:
+        yield "verified", _verified(receipt.verification)
     yield "output", f"{_known(receipt.output)}, cohort {_known(receipt.cohort_key)}"
     yield "gateway", receipt.gateway_version
 
@@ -164,6 +166,15 @@ def _interval(interval: Interval, source: str) -> str:
     end = "still open" if interval.ended_us is None else f"{(interval.ended_us - interval.granted_us) / 1e6:.6f} s"
     began = f"{interval.granted_us / 1e6:.6f} s on its clock"
     return f"by the {source}{place}: {interval.admission}, {end} from {began}, peak {_known(interval.peak)}"
+
+
+def _verified(counts: VerificationCounts) -> str:
+    first = "none came" if counts.first_window_us is None else f"the first after {counts.first_window_us / 1e6:.6f} s"
+    return (
+        f"{counts.decided} tokens ({first}) in windows of {counts.window} on the {counts.grid} grid: "
+        f"passes {counts.passes} ({counts.verifier_us / 1e6:.6f} s), rollbacks {counts.rollbacks}, "
+        f"{counts.accepted} of {counts.drafted} drafted tokens accepted"
+    )
 
 
 def _known(value: str | int | None) -> str:

@@ -54,6 +54,20 @@ class Interval(_Member):
     peak: Count | None = Field(description="Co-resident peak over the interval, itself included; 1 = was alone.")
 
 
+class VerificationCounts(_Member):
+    """What it took to verify the answer, complete or not."""
+
+    window: Count = Field(description="Tokens of a window, which is part of what was asked.")
+    grid: Literal["chain", "prompt"] = Field(description="How the windows lie, and what a pass reads.")
+    passes: Count = Field(description="Passes of the verifier.")
+    rollbacks: Count = Field(description="Passes that refuted a draft.")
+    drafted: Count = Field(description="Tokens that came from a drafter.")
+    accepted: Count = Field(description="Those of them that the verifier chose too.")
+    decided: Count = Field(description="Tokens of the answer, each decided by a pass.")
+    verifier_us: Microseconds = Field(description="What the passes took on their engine, waits not included.")
+    first_window_us: Microseconds | None = Field(description="From the plan to the first tokens; null where none came.")
+
+
 class Receipt(_Member):
     """What was done for one finished request, as far as the gateway knows; null where it does not."""
 
@@ -77,6 +91,7 @@ class Receipt(_Member):
     waited_us: Microseconds = Field(description="How long it waited for its lease, guard included.")
     output: str | None = Field(description="The digest of the output.")
     cohort_key: str | None = Field(description="What its repeats have in common; keyed by the installation.")
+    verification: VerificationCounts | None = Field(description="Null for an answer that was not verified.")
     intervals: tuple[Interval, ...]
     intervals_source: Literal["guard", "gateway", "none"] = Field(description="Whose log the intervals come from.")
     intervals_reason: str | None = Field(description="Why there are no intervals; null where there are.")

@@ -18,8 +18,10 @@ from app.receipts.document import (
     MitigationStatus,
     Receipt,
     Time,
+    VerificationCounts,
 )
 from app.receipts.store import Finished, Kept
+from app.verification.report import Report
 
 _UNANSWERED = "the request ended before a replica had answered it"
 
@@ -53,7 +55,7 @@ class _IntervalLog(BaseModel):
 
 def asks_guard(finished: Finished) -> bool:
     """Whether the intervals of a request are in its replica's guard."""
-    return bool(finished.replica) and finished.gate is None
+    return bool(finished.replica) and finished.gate is None and finished.verification is None
 
 
 def receipt(kept: Kept, log: Mapping[str, Any] | None) -> Receipt:
@@ -87,6 +89,7 @@ def receipt(kept: Kept, log: Mapping[str, Any] | None) -> Receipt:
             "waited_us": _microseconds(finished.waited),
             "output": finished.output,
             "cohort_key": finished.cohort_key,
+            "verification": _verification(finished.verification),
             "intervals": intervals,
             "intervals_source": source,
             "intervals_reason": reason,
@@ -111,16 +114,32 @@ def _mitigations(finished: Finished) -> tuple[MitigationStatus, ...]:
     )
 
 
+def _verification(report: Report | None) -> VerificationCounts | None:
+    if report is None:
+        return None
+    return VerificationCounts.model_validate(
+        {
+            "window": report.window,
+            "grid": str(report.grid),
+            "passes": report.passes,
+            "rollbacks": report.rollbacks,
+            "drafted": report.drafted,
+            "accepted": report.accepted,
+            "decided": report.decided,
+            "verifier_us": _microseconds(report.verifier_seconds),
+            "first_window_us": None if report.first_window is None else _microseconds(report.first_window),
+        }
+    )
+
+
 def _intervals(
     finished: Finished, log: Mapping[str, Any] | None
 ) -> tuple[tuple[Interval, ...], str, str | None, str | None]:
     """The intervals, whose they are, why there are none, and when their clock started."""
-    if not finished.replica:
-        return (), "none", "no replica was leased for the request", None
-    if finished.gate is not None:
+    if finished.replica and finished.gate is not None:
         return (_by_gateway(finished),), "gateway", None, None
-    if log is None:
-        return (), "none", "the replica's guard could not be asked", None
+    if log is None or not asks_guard(finished):
+        return (), "none", _unasked(finished), None
     try:
         said = _IntervalLog.model_validate(log)
         ours = tuple(_by_guard(line) for line in said.admissions if line.request == finished.request_id)
@@ -130,6 +149,14 @@ def _intervals(
         reason = f"the replica's guard does not know the request: its log holds the last {said.kept} and ends with it"
         return (), "none", reason, None
     return ours, "guard", None, said.started
+
+
+def _unasked(finished: Finished) -> str:
+    """Why there is no answer of a guard."""
+    if finished.verification is not None:
+        # The guard's log holds an interval for each pass, and an answer may have thousands of them.
+        return f"each pass of a verified answer was a request of its own: {finished.request_id}.v1 and on"
+    return "the replica's guard could not be asked" if finished.replica else "no replica was leased for the request"
 
 
 def _by_gateway(finished: Finished) -> Interval:

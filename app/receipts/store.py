@@ -6,6 +6,7 @@ signature are made when they are asked for. Nothing of it is on disk: a gateway 
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from app.determinism.mode import Mitigation
@@ -94,6 +95,4 @@ class Receipts:
 
 def _with_short_model(finished: Finished, model: str) -> Finished:
     """A caller may name a model of many megabytes; its request was refused, and the name must not stay in memory."""
-    plan = finished.plan
-    cut = Plan(plan.mode, f"{model[:_MODEL_CHARACTERS]}...", plan.mitigations, plan.on_unavailable)
-    return finished._replace(plan=cut)
+    return finished._replace(plan=replace(finished.plan, model=f"{model[:_MODEL_CHARACTERS]}..."))

@@ -19,7 +19,11 @@ _CLAMP: Final = -9999.0
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A decided token. ``text`` is its own, ``top`` the likeliest tokens of its row, best first, as (text, logprob)."""
+    """A decided token with its text.
+
+    ``top`` are the token itself and the likeliest of its row, best first, as (text, logprob). The token is first also
+    where a likelier one could not be chosen.
+    """
 
     id: int
     text: str = ""
@@ -109,9 +113,11 @@ class Chunks:
         return b"data: " + orjson.dumps(body) + b"\n\n"
 
     def _event(self, choice: dict[str, Any], more: dict[str, Any]) -> bytes:
-        body = self._head() | {"choices": [choice]} | more
+        body = self._head() | {"choices": [choice]}
         if self._form.continuous_usage:
-            body["usage"] = _usage(self._form, self._count)
+            details = ("completion_tokens_details",) if self._form.chat else ()
+            body["usage"] = _usage(self._form, self._count, *details)
+        body |= more
         return b"data: " + orjson.dumps(body) + b"\n\n"
 
     def _head(self) -> dict[str, Any]:
@@ -150,16 +156,18 @@ def whole(form: Form, text: str, tokens: Sequence[Token], end: End) -> bytes:
         "choices": [choice],
         "service_tier": None,
         "system_fingerprint": form.fingerprint,
-        "usage": _usage(form, len(tokens)),
+        "usage": _usage(form, len(tokens), "prompt_tokens_details", "completion_tokens_details"),
     }
     if form.chat:
         body |= {"prompt_logprobs": None, "prompt_token_ids": prompt, "prompt_text": None}
     return orjson.dumps(body | {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None})
 
 
-def _usage(form: Form, completion: int) -> dict[str, int]:
+def _usage(form: Form, completion: int, *unknown: str) -> dict[str, int | None]:
+    """The usage; ``unknown`` are the details that stand there as null."""
     prompt = len(form.prompt)
-    return {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
+    counts = {"prompt_tokens": prompt, "total_tokens": prompt + completion, "completion_tokens": completion}
+    return counts | dict.fromkeys(unknown)
 
 
 def _chat_logprobs(form: Form, tokens: Sequence[Token]) -> dict[str, Any] | None:
@@ -187,13 +195,13 @@ def _text_logprobs(form: Form, tokens: Sequence[Token], offset: int) -> dict[str
         "text_offset": offsets,
         "token_logprobs": [max(token.logprob, _CLAMP) for token in tokens],
         "tokens": [token.text for token in tokens],
-        "top_logprobs": [_top(token, form.logprobs) for token in tokens],
+        "top_logprobs": [_top(token) for token in tokens],
     }
 
 
-def _top(token: Token, most: int) -> dict[str, float]:
-    """The alternatives by their text, the token itself first; of equal texts the likeliest stays."""
+def _top(token: Token) -> dict[str, float]:
+    """The token and its alternatives by their text; of equal texts the first stays."""
     found: dict[str, float] = {token.text: max(token.logprob, _CLAMP)}
-    for text, logprob in token.top[:most]:
+    for text, logprob in token.top:
         found.setdefault(text, max(logprob, _CLAMP))
     return found

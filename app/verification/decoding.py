@@ -16,9 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from app.errors import UnusableRow
 from app.verification.ending import End, Ending
 from app.verification.grid import Grid, Pass
-from app.verification.rows import Row, UnusableRow
+from app.verification.rows import Row
 
 FEWEST_LOGPROBS: Final = 2
 """With fewer than two entries a row cannot show that its best is the only one."""

@@ -27,6 +27,12 @@ class GridKind(StrEnum):
     PROMPT = "prompt"
 
 
+def ruling(window: int, block: int, *, prefix_caching: bool) -> GridKind:
+    """The grid that rules: the chain where the verifier caches prefixes and the window divides its block."""
+    chain = prefix_caching and block >= 1 and window >= 1 and block % window == 0
+    return GridKind.CHAIN if chain else GridKind.PROMPT
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """One pass over ``total`` tokens, alone; its rows decide the positions ``first`` to ``last``, both included.
@@ -66,9 +72,8 @@ class Grid:
 
     @classmethod
     def of(cls, window: int, prompt: int, length: int, block: int, *, prefix_caching: bool) -> "Grid":
-        """The grid that rules: the chain where the verifier caches prefixes and the window divides its block."""
-        chain = prefix_caching and block >= 1 and window >= 1 and block % window == 0
-        return cls(GridKind.CHAIN if chain else GridKind.PROMPT, window, prompt, length, block)
+        """The grid of an answer, of the kind that rules."""
+        return cls(ruling(window, block, prefix_caching=prefix_caching), window, prompt, length, block)
 
     def deciding(self, position: int) -> Pass:
         """The pass that decides the token at a position, with all that it decides.

@@ -24,11 +24,14 @@ class Report:
     verifier_seconds: float
     first_window: float | None
 
+    def definition(self) -> list[tuple[str, object]]:
+        """What the answer is a function of, besides prompt and posture, as (name, value) pairs."""
+        return [("window", self.window), ("grid", self.grid)]
+
     def facts(self) -> list[tuple[str, object]]:
         """What the answer says of it, as (name, value) pairs."""
         return [
-            ("window", self.window),
-            ("grid", self.grid),
+            *self.definition(),
             ("passes", self.passes),
             ("rollbacks", self.rollbacks),
             ("drafted", self.drafted),

@@ -9,11 +9,7 @@ import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from app.errors import UpstreamError
-
-
-class UnusableRow(UpstreamError):
-    """The verifier's word on a token cannot be used: it is missing, it is not a number, or it decides nothing."""
+from app.errors import UnusableRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Final
 
 import orjson
 
+from app.errors import NotReady, QueueFull, UpstreamError
 from app.headers import COMMENT_PREFIX
 from app.observation.exchange import Exchange
 from app.reply import Header, Reply
@@ -42,6 +43,11 @@ class Verification:
         making = await Making.begin(offer, chosen, self._key, clock=self._clock, created=int(self._wall()))
         try:
             await (self._stream if making.wanted.stream else self._unary)(making, headers, reply, exchange)
+        except (NotReady, QueueFull) as error:
+            if not reply.started:
+                raise
+            # An answer that had begun is broken off, whatever it lacked.
+            raise UpstreamError(error.message, code=error.error_code) from error
         finally:
             exchange.verified(making.report())
 
@@ -51,14 +57,17 @@ class Verification:
         while end is None:
             released = await making.next()
             end = released.end
+            opening = b"" if reply.started else shown.first()
+            piece = opening + shown.piece(released.text, released.tokens, end)
             if not reply.started:
                 making.tell(exchange, stream=True)
-                await reply.start(200, [_EVENTS, *headers(making.lease)])
-                await reply.write(shown.first())
-            if piece := shown.piece(released.text, released.tokens, end):
+                ours = map(_header, making.report().definition())
+                await reply.start(200, [_EVENTS, *headers(making.lease), *ours])
+            if piece:
                 await reply.write(piece)
             exchange.feed(seen.piece(released.text, evidence_of(released), end))
         exchange.feed(seen.last() + _DONE)
+        making.served(exchange)
         facts = [*exchange.conclude(making.verifier.peak), *making.report().facts()]
         exchange.keep_receipt()  # before the client has the end of its answer, and may ask for it
         comment = COMMENT_PREFIX + orjson.dumps(dict(facts)) + b"\n\n" if self._comment else b""

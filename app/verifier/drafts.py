@@ -35,10 +35,15 @@ class Drafter:
         self._asked = {**_NEUTRAL, **ending} | ({} if model is None else {"model": model})
         self._sent = 0
 
-    async def draft(self, ids: Sequence[int], count: int) -> list[int]:
-        """At most ``count`` tokens that may follow ``ids``; none where no replica would say."""
+    async def draft(self, ids: Sequence[int], count: int, fewest: int = 0) -> list[int]:
+        """At most ``count`` tokens that may follow ``ids``; none where no replica would say.
+
+        Before ``fewest`` of them the answer cannot end.
+        """
         self._sent += 1
         content = {**self._asked, "prompt": list(ids), "max_tokens": count}
+        if fewest > 0:
+            content["min_tokens"] = min(fewest, count)
         try:
             told = await self._sender.leased(self._plan, TEXT_PATH, f"d{self._sent}", content)
         except RepriseError as error:

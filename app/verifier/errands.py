@@ -1,12 +1,12 @@
 """The upstream requests that one verified answer is made of: each under a lease of its own, each read to its end.
 
-They differ from a caller's request in one thing: a pass is a pure function of the tokens in it, so one that a lost
-replica left unanswered may be sent again elsewhere. Nothing here retries by itself.
+They differ from a caller's request in one thing: a pass is a pure function of the tokens in it, so one that a replica
+left unanswered may be sent again elsewhere. Nothing here retries by itself: `Lost` says whom not to ask again.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
@@ -15,14 +15,17 @@ from app.determinism.plan import Plan
 from app.errors import (
     DeterminismUnavailable,
     InvalidRequest,
+    NotFound,
     NotReady,
     QueueFull,
+    RepriseError,
+    Unauthorized,
     UpstreamError,
     UpstreamReset,
     UpstreamUnavailable,
 )
 from app.reply import Header
-from app.scheduling.lease import ERRORS, Lease
+from app.scheduling.lease import Lease
 from app.scheduling.scheduler import Asking, Scheduler
 from app.upstream.client import UpstreamClient, UpstreamResponse
 from app.upstream.replica import Replica
@@ -31,8 +34,8 @@ from app.upstream.word import GuardsWord
 _LONGEST: Final = 512 * 2**20
 """Bytes of one answer; the rows of a pass are some hundred for each token and alternative."""
 
-_CONFLICT, _SERVER = 400, 500
-_TOO_MANY, _UNAVAILABLE = 429, 503
+_OK: Final = 200
+_REFUSED, _SERVER = 400, 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,15 @@ class Told:
     said: Any
     lease: Lease
     peak: int | None
+
+
+class Lost(UpstreamError):
+    """A replica gave no usable answer: it could not be reached, broke off, or refused. ``cause`` is what to tell."""
+
+    def __init__(self, replica: Replica, cause: RepriseError) -> None:
+        super().__init__(cause.message, code=cause.error_code, retry_after=cause.retry_after)
+        self.replica = replica
+        self.cause = cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,70 +73,107 @@ class Sender:
     suspect: Callable[[Replica], None]
 
     async def leased(
-        self, plan: Plan, path: str, name: str, content: object, *, without: Replica | None = None
+        self,
+        plan: Plan,
+        path: str,
+        name: str,
+        content: object,
+        *,
+        posture: str | None = None,
+        without: Replica | None = None,
     ) -> Told:
-        """Send JSON under a lease of the plan. ``name`` tells this errand's request id from the others.
+        """Send JSON of our own under a lease of the plan. ``name`` tells this errand's request id from the others.
 
-        Raises what a lease and the client raise, and as `answer_of`; see `Lost` for a replica that broke off.
+        Nothing is sent to a replica of another ``posture``: NotReady. Raises what a lease raises, and `Lost`.
         """
         body = orjson.dumps(content)
-        leasing = self.scheduler.lease(plan, self.asking, without=without)
-        async with leasing as granted:
+        async with self.scheduler.lease(plan, self.asking, without=without) as granted:
+            if posture is not None and granted.posture != posture:
+                raise other_posture(granted.replica, granted.posture, posture)
             with self.holding(granted.replica.name, granted.admission):
                 headers = self.headers(granted, f"{self.request_id}.{name}")
-                try:
-                    async with self.client.send(granted.replica, path, headers, body) as response:
-                        data = await response.read(_LONGEST)
-                except (UpstreamUnavailable, UpstreamReset) as error:
-                    self.suspect(granted.replica)
-                    raise Lost(granted.replica, error) from error
+                response, data = await self._exchanged(granted.replica, path, headers, body)
         word = GuardsWord.of(response.headers)
         lease = granted.confirmed(plan, word, response.status)
-        said = answer_of(response, data)
-        lease.insist(plan, response.status)
-        return Told(said, lease, word.peak if word.peak is not None else lease.peak)
+        with blaming(granted.replica):
+            said = answer_of(response, data, callers=False)
+            lease.insist(plan, response.status)
+        waited = replace(lease, waited=granted.waited + word.waited)
+        return Told(said, waited, word.peak if word.peak is not None else lease.peak)
 
-    async def aside(self, replica: Replica, path: str, name: str, content: object) -> Any:  # noqa: ANN401 - any JSON
-        """Send JSON to a replica without a lease: what needs no work of its engine. Raises as `leased`."""
+    async def aside(self, replica: Replica, path: str, name: str, content: object, *, callers: bool = False) -> Any:  # noqa: ANN401 - any JSON
+        """Send JSON to a replica without a lease: what needs no work of its engine.
+
+        ``callers``: the content is the caller's own, so a refusal of it is InvalidRequest. Raises `Lost` otherwise.
+        """
         headers = self.headers(None, f"{self.request_id}.{name}")
-        try:
-            async with self.client.send(replica, path, headers, orjson.dumps(content)) as response:
-                data = await response.read(_LONGEST)
-        except (UpstreamUnavailable, UpstreamReset) as error:
-            self.suspect(replica)
-            raise Lost(replica, error) from error
-        return answer_of(response, data)
+        response, data = await self._exchanged(replica, path, headers, orjson.dumps(content))
+        with blaming(replica):
+            return answer_of(response, data, callers=callers)
+
+    async def _exchanged(
+        self, replica: Replica, path: str, headers: list[Header], body: bytes
+    ) -> tuple[UpstreamResponse, bytes]:
+        with blaming(replica):
+            try:
+                async with self.client.send(replica, path, headers, body) as response:
+                    return response, await response.read(_LONGEST)
+            except (UpstreamUnavailable, UpstreamReset):
+                self.suspect(replica)
+                raise
 
 
-class Lost(UpstreamError):
-    """A replica could not be reached, or broke off. ``cause`` is what happened."""
+@contextmanager
+def blaming(replica: Replica) -> Iterator[None]:
+    """Make of what goes wrong in the block a `Lost` of the replica, but for what the caller did wrong."""
+    try:
+        yield
+    except (InvalidRequest, Lost):
+        raise
+    except RepriseError as error:
+        raise Lost(replica, error) from error
 
-    def __init__(self, replica: Replica, cause: UpstreamError) -> None:
-        super().__init__(cause.message, code=cause.error_code, retry_after=cause.retry_after)
-        self.replica = replica
-        self.cause = cause
+
+def other_posture(replica: Replica, found: str, wanted: str) -> NotReady:
+    """The error for a verifier that is another one now."""
+    return NotReady(f"The verifier was lost: replica {replica.name} has another posture, {found} and not {wanted}.")
 
 
-def answer_of(response: UpstreamResponse, data: bytes) -> Any:  # noqa: ANN401 - any JSON
-    """The JSON of an answer. Raises what stands for its status: the engine's refusals keep their words."""
+def answer_of(response: UpstreamResponse, data: bytes, *, callers: bool) -> Any:  # noqa: ANN401 - any JSON
+    """The JSON of an answer. Raises what stands for its status: the engine's refusals keep their words.
+
+    Where what was refused was not the ``callers`` own, he cannot mend it: that is an UpstreamError.
+    """
     try:
         said = orjson.loads(data)
     except orjson.JSONDecodeError as exc:
-        raise UpstreamError(f"A replica answered HTTP {response.status} with no JSON.") from exc
-    if response.status < ERRORS:
-        return said
+        if response.status == _OK:
+            raise UpstreamError("A replica's answer is no JSON.") from exc
+        said = None
+    if response.status != _OK:
+        raise _refusal(response, said, callers=callers)
+    return said
+
+
+def _refusal(response: UpstreamResponse, said: object, *, callers: bool) -> RepriseError:
     error = said.get("error") if isinstance(said, dict) else None
-    text = error.get("message") if isinstance(error, dict) else None
+    told = error if isinstance(error, dict) else {}
+    text, param = told.get("message"), told.get("param")
     message = text if isinstance(text, str) else f"A replica answered HTTP {response.status}."
-    code, param = (error.get("code"), error.get("param")) if isinstance(error, dict) else (None, None)
-    if response.status == _TOO_MANY:
-        raise QueueFull(message, retry_after=_seconds(response))
-    if response.status == _UNAVAILABLE:
-        kind = DeterminismUnavailable if code == DeterminismUnavailable.code else NotReady
-        raise kind(message, retry_after=_seconds(response))
-    if _CONFLICT <= response.status < _SERVER:
-        raise InvalidRequest(message, param=param if isinstance(param, str) else None)
-    raise UpstreamError(message)
+    match response.status:
+        case 401:
+            return Unauthorized(message, realm="vLLM")
+        case 404 if callers:
+            return NotFound(message, param=param if isinstance(param, str) else None)
+        case 429:
+            return QueueFull(message, retry_after=_seconds(response))
+        case 503:
+            mitigation = told.get("code") == DeterminismUnavailable.code
+            return (DeterminismUnavailable if mitigation else NotReady)(message, retry_after=_seconds(response))
+        case status if callers and _REFUSED <= status < _SERVER:
+            return InvalidRequest(message, param=param if isinstance(param, str) else None)
+        case _:
+            return UpstreamError(message)
 
 
 def _seconds(response: UpstreamResponse) -> float | None:

@@ -38,7 +38,7 @@ class Offer:
 
 
 class Making:
-    """One answer in the making. ``clock`` gives seconds."""
+    """One answer in the making. ``clock`` gives seconds; ``began`` is when its plan was made, by it."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Making:
         chosen: Chosen,
         *,
         clock: Callable[[], float],
+        began: float,
         created: int,
     ) -> None:
         """Raises InvalidRequest where the prompt leaves no room."""
@@ -57,7 +58,7 @@ class Making:
         self.verifier = verifier
         self._plan = offer.plan
         self._clock = clock
-        self._began = clock()
+        self._began = began
         self._first: float | None = None
         ending = wanted.ending(len(prompt), model)
         self._grid = Grid.of(
@@ -78,6 +79,7 @@ class Making:
         cls, offer: Offer, chosen: Chosen, key: bytes, *, clock: Callable[[], float], created: int
     ) -> "Making":
         """Read the request and render its prompt. Raises InvalidRequest for what cannot be verified."""
+        began = clock()
         wanted = read_wanted(
             offer.request,
             chosen.model,
@@ -87,7 +89,7 @@ class Making:
         )
         verifier = Verifier(offer.sender, chosen, key)
         prompt = await verifier.render(offer.request)
-        return cls(offer, wanted, verifier, prompt, chosen, clock=clock, created=created)
+        return cls(offer, wanted, verifier, prompt, chosen, clock=clock, began=began, created=created)
 
     async def next(self) -> Released:
         """What the next pass adds to the answer."""
@@ -109,10 +111,14 @@ class Making:
         """Tell the exchange who answers, as for an answer whose headers came."""
         lease, plan, applied = self.lease, self._plan, self.applied
         extra = "" if frozenset(applied) == MODE_MITIGATIONS.get(plan.mode) else ",".join(applied)
-        exchange.served(lease.replica.name, lease.admission, self.verifier.waited)
+        self.served(exchange)
         word = GuardsWord(self.verifier.peak, 0.0, lease.posture)
         exchange.answered(200, word, Done(lease.posture, plan.mode, extra, applied, {}))
         exchange.watch(stream=stream)
+
+    def served(self, exchange: Exchange) -> None:
+        """Tell the exchange where its passes ran, and how long they have waited so far."""
+        exchange.served(self.lease.replica.name, self.lease.admission, self.verifier.waited)
 
     @property
     def applied(self) -> tuple[Mitigation, ...]:

@@ -6,23 +6,26 @@ of another verifier. A replica that breaks off is replaced by another of the sam
 
 import hmac
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from app.determinism.mode import Mitigation
 from app.determinism.output import CHAT_PATH
 from app.determinism.plan import OnUnavailable, Plan
 from app.determinism.request import InferenceRequest
-from app.errors import InvalidRequest, NotReady, UpstreamError
+from app.errors import DeterminismUnavailable, InvalidRequest, ModelNotFound, NotReady, UpstreamError
 from app.scheduling.lease import Lease
 from app.scheduling.scheduler import Scheduler
 from app.scheduling.slot import Slot
-from app.upstream.replica import Replica
+from app.upstream.replica import Replica, ReplicaStatus
+from app.verification.decoding import FEWEST_LOGPROBS
 from app.verification.facts import Model
 from app.verification.grid import Grid, GridKind, Pass
+from app.verification.refusals import NOT_VERIFIABLE
 from app.verification.rows import Row
-from app.verifier.errands import Lost, Sender, Told
+from app.verifier.errands import Lost, Sender, Told, blaming, other_posture
+from app.verifier.scores import Scores, read_scores
 
 SCORE_PATH: Final = "/reprise/score"
 TEXT_PATH: Final = "/reprise/text"
@@ -30,6 +33,11 @@ TOKENIZE_PATH: Final = "/tokenize"
 
 _TEMPLATE_MEMBERS: Final = ("documents", "reasoning_effort")
 """Members that chat completions hands to the template and ``/tokenize`` does not know (vLLM 0.32)."""
+
+_MOST_LOGPROBS: Final = 128
+"""Of each token; an engine may show all of its vocabulary, and a row of that would cost more than its pass."""
+
+_T = TypeVar("_T")
 
 _RENDERING: Final = ("add_generation_prompt", "continue_final_message", "add_special_tokens", "chat_template")
 
@@ -49,33 +57,56 @@ class Chosen:
     name: str
 
 
-def choose(scheduler: Scheduler, plan: Plan) -> Chosen:
+def choose(scheduler: Scheduler, plan: Plan, *, establish: bool = True) -> Chosen:
     """The verifier of a request. Raises as `Scheduler.lease` does, and DeterminismUnavailable where its model cannot.
 
     Where no kernel depends on the batch, passes may run beside anything; everywhere else they run alone.
+    ``establish``: the choice may found the pool of the passes. Raises InvalidRequest for an adapter's name.
     """
     rejecting = replace(plan, on_unavailable=OnUnavailable.REJECT)
     slot, _ = scheduler.choose(rejecting, establish=False)
     needed = Mitigation.BATCH_INVARIANCE if _invariant(slot) else Mitigation.BATCH_ISOLATION
     passes = replace(rejecting, mitigations=plan.mitigations | {needed})
-    slot, _ = scheduler.choose(passes)
+    slot, _ = scheduler.choose(passes, establish=establish)
     status = slot.status
     name = plan.model or next(iter(sorted(status.served)), "")
-    return Chosen(slot.replica, status.digest, status.model.model(), status.max_logprobs, passes, name)
+    return Chosen(slot.replica, status.digest, _model(status, name), _logprobs(status), passes, name)
 
 
 def _invariant(slot: Slot) -> bool:
     return slot.status.provides(Mitigation.BATCH_INVARIANCE).held is True
 
 
+def _model(status: ReplicaStatus, name: str) -> Model:
+    """The model that passes run. An adapter's name is refused: its passes would run the model below it."""
+    if any(entry.get("id") == name and entry.get("parent") is not None for entry in status.models):
+        raise InvalidRequest("An adapter's answers cannot be verified.", param="model", code=NOT_VERIFIABLE)
+    return status.model.model()
+
+
+def _logprobs(status: ReplicaStatus) -> int:
+    if status.max_logprobs < FEWEST_LOGPROBS:
+        raise DeterminismUnavailable(
+            f"'{Mitigation.VERIFICATION}' is unavailable on this verifier: with {status.max_logprobs} logprobs of a "
+            "token (--max-logprobs) no tie can be seen.",
+            param="determinism",
+        )
+    return min(status.max_logprobs, _MOST_LOGPROBS)
+
+
 class Verifier:
-    """The verifier of one request. ``key`` keys the salts of its cache, which nobody else must be able to name."""
+    """The verifier of one request. ``key`` keys the salts of its cache, which nobody else must be able to name.
+
+    ``seconds`` is what its passes took on their engines, ``waited`` how long they queued, ``peak`` the most that ran
+    beside one of them, itself included; ``lease`` is that of the last one.
+    """
 
     def __init__(self, sender: Sender, chosen: Chosen, key: bytes) -> None:
         self._sender = sender
         self._chosen = chosen
         self._key = key
         self._replica = chosen.replica
+        self._failed: Replica | None = None
         self._sent = 0
         self.seconds = 0.0
         self.waited = 0.0
@@ -87,15 +118,12 @@ class Verifier:
         content = _tokenizable(request, self._chosen.plan.model)
         if isinstance(content, list):
             return content
-        said = await self._aside(TOKENIZE_PATH, "p", content)
-        tokens = said.get("tokens") if isinstance(said, dict) else None
-        if not (isinstance(tokens, list) and all(type(token) is int for token in tokens)):
-            raise UpstreamError("The verifier did not tokenize the prompt.")
+        tokens = await self._somewhere(lambda without: self._tokens(content, without))
         if not tokens:
             raise InvalidRequest("The prompt is empty.", param="messages" if request.path == CHAT_PATH else "prompt")
         return tokens
 
-    async def score(self, wanted: Pass, candidate: Sequence[int], k: int, grid: Grid) -> list[Row]:
+    async def score(self, wanted: Pass, candidate: Sequence[int], k: int, grid: Grid) -> tuple[Row, ...]:
         """The rows of the positions that the pass decides, with ``k`` alternatives each."""
         content = {
             "ids": list(candidate),
@@ -106,48 +134,92 @@ class Verifier:
             "block": grid.block,
             "salt": self._salt(candidate[: wanted.prefix]) if grid.kind is GridKind.CHAIN else None,
         }
-        told = await self._pass(content)
-        rows = _rows(told.said, wanted.total - wanted.first + 1, wanted.cached or 0)
-        self.lease, self.peak = told.lease, told.peak
-        self.seconds += float(told.said.get("seconds") or 0.0)
-        self.waited += told.lease.waited
-        return rows[: wanted.last - wanted.first + 1]
-
-    async def text(self, content: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any JSON
-        """What the engine's detokenizer makes of token ids."""
-        return await self._aside(TEXT_PATH, "t", content)
-
-    async def _pass(self, content: Mapping[str, Any]) -> Told:
         self._sent += 1
-        name = f"v{self._sent}"
-        plan, lost = self._chosen.plan, None
-        while True:
-            try:
-                told = await self._sender.leased(plan, SCORE_PATH, name, content, without=lost)
-            except Lost as error:
-                if lost is not None or not self._sender.scheduler.another(plan, error.replica):
-                    raise error.cause from error
-                lost = error.replica
-                continue
-            if told.lease.posture != self._chosen.posture:
-                raise NotReady(
-                    f"The verifier was lost: replica {told.lease.replica.name} has another posture, "
-                    f"{told.lease.posture} and not {self._chosen.posture}."
-                )
-            self._replica = told.lease.replica
-            return told
+        told, scores = await self._somewhere(lambda without: self._pass(content, wanted, k, without))
+        self._replica, self.lease = told.lease.replica, told.lease
+        self.peak = told.peak if self.peak is None else max(self.peak, told.peak or 0)
+        self.seconds += scores.seconds
+        self.waited += told.lease.waited
+        return scores.rows
 
-    async def _aside(self, path: str, name: str, content: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any JSON
+    async def text(self, content: Mapping[str, Any], read: Callable[[Any], _T]) -> _T:
+        """What ``read`` makes of the text that the engine's detokenizer makes of token ids."""
+        return await self._somewhere(lambda without: self._read_aside(TEXT_PATH, "t", content, read, without))
+
+    async def _tokens(self, content: Mapping[str, Any], without: Replica | None) -> list[int]:
+        return await self._read_aside(TOKENIZE_PATH, "p", content, self._ids, without, callers=True)
+
+    async def _pass(
+        self, content: Mapping[str, Any], wanted: Pass, k: int, without: Replica | None
+    ) -> tuple[Told, Scores]:
+        posture = self._chosen.posture
+        told = await self._sender.leased(
+            self._chosen.plan, SCORE_PATH, f"v{self._sent}", content, posture=posture, without=without
+        )
+        with blaming(told.lease.replica):
+            if told.lease.posture != posture:
+                raise other_posture(told.lease.replica, told.lease.posture, posture)
+            return told, read_scores(told.said, wanted, k, self._chosen.model.vocabulary)
+
+    async def _read_aside(
+        self,
+        path: str,
+        name: str,
+        content: Mapping[str, Any],
+        read: Callable[[Any], _T],
+        without: Replica | None,
+        *,
+        callers: bool = False,
+    ) -> _T:
+        replica = self._beside(without)
+        said = await self._sender.aside(replica, path, name, content, callers=callers)
+        with blaming(replica):
+            found = read(said)
+        self._replica = replica
+        return found
+
+    def _ids(self, said: Any) -> list[int]:  # noqa: ANN401 - any JSON
+        tokens = said.get("tokens") if isinstance(said, dict) else None
+        vocabulary = self._chosen.model.vocabulary
+        if not (isinstance(tokens, list) and all(type(token) is int and 0 <= token < vocabulary for token in tokens)):
+            raise UpstreamError("The verifier did not tokenize the prompt.")
+        return tokens
+
+    async def _somewhere(self, attempt: Callable[[Replica | None], Awaitable[_T]]) -> _T:
+        """Try, and where a replica fails, once more on another one of the posture, if there is one.
+
+        ``attempt`` takes the replica that is not to be asked. One that failed is not the first to be asked again.
+        """
+        failed = self._failed
         try:
-            return await self._sender.aside(self._replica, path, name, content)
+            return await attempt(failed if failed is not None and self._another(failed) is not None else None)
         except Lost as error:
-            if not self._sender.scheduler.another(self._chosen.plan, error.replica):
-                raise error.cause from error
-            slot, _ = self._sender.scheduler.choose(self._chosen.plan, without=error.replica, establish=False)
-            if slot.status.digest != self._chosen.posture:
-                raise error.cause from error
-            self._replica = slot.replica
-        return await self._sender.aside(self._replica, path, name, content)
+            lost = error
+        self._failed = lost.replica
+        if self._another(lost.replica) is None:
+            raise lost.cause from lost
+        try:
+            return await attempt(lost.replica)
+        except Lost as error:
+            self._failed = error.replica
+            raise error.cause from error
+
+    def _beside(self, without: Replica | None) -> Replica:
+        """The replica of the last pass while it is what it was, else another one of the posture. Raises NotReady."""
+        found = self._sender.scheduler.slots[self._replica].status.digest
+        if self._replica != without and found == self._chosen.posture:
+            return self._replica
+        other = self._another(without or self._replica)
+        if other is None:
+            raise other_posture(self._replica, found, self._chosen.posture)
+        return other
+
+    def _another(self, without: Replica) -> Replica | None:
+        try:
+            slot, _ = self._sender.scheduler.choose(self._chosen.plan, without=without, establish=False)
+        except (NotReady, ModelNotFound):
+            return None
+        return slot.replica if slot.status.digest == self._chosen.posture else None
 
     def _salt(self, prefix: Sequence[int]) -> str:
         """The name of the cache in which only passes over these first tokens write."""
@@ -171,17 +243,3 @@ def _tokenizable(request: InferenceRequest, model: str | None) -> dict[str, Any]
     if kwargs := template | (members.get("chat_template_kwargs") or {}):
         asked["chat_template_kwargs"] = kwargs
     return {name: value for name, value in asked.items() if value is not None}
-
-
-def _rows(said: Any, count: int, cached: int) -> list[Row]:  # noqa: ANN401 - any JSON
-    """The rows of a pass. Raises UpstreamError for another number of them, or of cached tokens, than was wanted."""
-    try:
-        found = said["cached"]
-        rows = [Row(tuple(ids), tuple(logprobs)) for ids, logprobs in zip(said["ids"], said["logprobs"], strict=True)]
-    except (TypeError, ValueError, LookupError) as exc:
-        raise UpstreamError(f"The verifier's scores cannot be read: {exc}.") from exc
-    if found != cached or len(rows) != count:
-        raise UpstreamError(
-            f"The verifier sent {len(rows)} rows after {found} cached tokens, and not {count} after {cached}."
-        )
-    return rows

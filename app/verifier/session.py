@@ -8,7 +8,6 @@ cancels the one errand that is under way.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.errors import UpstreamError
 from app.verification.answer import Token
 from app.verification.decoding import Decoding, Undecided
 from app.verification.ending import End
@@ -51,6 +50,7 @@ class Session:
         self._most = most
         self._text = Text(wanted, prompt)
         self._logprobs = wanted.logprobs
+        self._fewest = wanted.min_tokens
         self._told = 0
 
     async def next(self) -> Released:
@@ -64,7 +64,8 @@ class Session:
         if missing:
             known = self._decoding.known()
             count = min(max(missing, self._grid.window), self._most - len(known))
-            self._decoding.drafted(await self._drafter.draft([*self._prompt, *known], count))
+            fewest = self._fewest - len(known)
+            self._decoding.drafted(await self._drafter.draft([*self._prompt, *known], count, fewest))
 
     async def _pass(self) -> tuple[Row, ...]:
         """One pass, asked again for more alternatives while a tie leaves a token undecided."""
@@ -73,14 +74,14 @@ class Session:
             rows = await self._verifier.score(wanted, candidate, self._decoding.logprobs_wanted(), self._grid)
             decided = self._decoding.take(rows)
             if not isinstance(decided, Undecided):
-                return tuple(rows[:decided])
+                return rows[:decided]
 
     async def _release(self, seen: tuple[Row, ...]) -> Released:
         """The text of what was decided and not released yet."""
         decoding, first = self._decoding, self._told
         rows = decoding.rows[first:] if self._logprobs is not None else []
-        said = await self._verifier.text(self._text.question(decoding.tokens, decoding.end, [row.ids for row in rows]))
-        piece = self._text.take(said)
+        question = self._text.question(decoding.tokens, decoding.end, [row.ids for row in rows])
+        piece = await self._verifier.text(question, self._text.read)
         if piece.stop is not None:
             decoding.cut(piece.stop.index + 1, piece.stop.string)
         self._told = len(decoding.tokens)
@@ -93,13 +94,10 @@ def _tokens(ids: Sequence[int], rows: Sequence[Row], decoded: Sequence[Sequence[
     """The tokens as an answer shows them; without rows nobody asked for their logprobs."""
     if not rows:
         return tuple(Token(token) for token in ids)
-    if not len(rows) == len(ids) <= len(decoded):
-        raise UpstreamError("The verifier did not tell the texts of the tokens.")
     return tuple(_token(token, row, texts) for token, row, texts in zip(ids, rows, decoded, strict=False))
 
 
 def _token(token: int, row: Row, texts: Sequence[str]) -> Token:
-    if len(texts) != len(row.ids):
-        raise UpstreamError("The verifier did not tell the texts of the tokens.")
     own = row.ids.index(token)
-    return Token(token, texts[own], row.logprobs[own], tuple(zip(texts, row.logprobs, strict=True)))
+    entries = list(zip(texts, row.logprobs, strict=True))
+    return Token(token, texts[own], row.logprobs[own], (entries.pop(own), *entries))

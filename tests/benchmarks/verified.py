@@ -83,7 +83,9 @@ async def ask(client: httpx.AsyncClient, body: dict[str, Any], line: Line) -> st
     return "".join(text)
 
 
-async def run(client: httpx.AsyncClient, arguments: argparse.Namespace, name: str, together: int) -> tuple[Line, list[str | None]]:
+async def run(
+    client: httpx.AsyncClient, arguments: argparse.Namespace, name: str, together: int
+) -> tuple[Line, list[str | None]]:
     """All requests of one line."""
     mode, _, window = name.partition(":")
     line, numbers = Line(f"{name} x{together}"), iter(range(arguments.requests))
@@ -114,7 +116,9 @@ async def measure(arguments: argparse.Namespace) -> None:
     """Every line, one after the other."""
     known: dict[tuple[str, str], str] = {}
     diverged: dict[str, list[bool]] = defaultdict(list)
-    print(f"{'mode':22} {'tokens/s':>9} {'first chunk':>12} {'passes':>7} {'rolled':>7} {'accepted':>9} {'s/pass':>7}  diverged")
+    print(
+        f"{'mode':22} {'tokens/s':>9} {'first chunk':>12} {'passes':>7} {'rolled':>7} {'accepted':>9} {'s/pass':>7}  diverged"
+    )
     async with httpx.AsyncClient(base_url=arguments.url, timeout=900.0, trust_env=False) as client:
         for name, together in itertools.product(arguments.runs.split(","), map(int, arguments.together.split(","))):
             line, answers = await run(client, arguments, name, together)

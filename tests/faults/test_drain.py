@@ -1,52 +1,16 @@
 """SIGTERM: readiness off first, new requests still served, streams finished, and what is left ended with an error."""
 
-import asyncio
-import os
 import signal
-import socket
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 
+from tests.support.process import gateway_process
 from tests.support.running import CHAT, RunningGateway, request_bytes, start
 from tests.support.scripted import ScriptedVllm
 
 pytestmark = pytest.mark.anyio
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@asynccontextmanager
-async def gateway_process(
-    state: Path, upstream: ScriptedVllm, **settings: str
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, RunningGateway]]:
-    """A gateway in a process of its own, ready."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    argv = ["-m", "app.cli", "serve", "--port", str(port), "--upstream", upstream.url, "--state-dir", str(state)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **settings}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *argv, env=environment, stderr=asyncio.subprocess.DEVNULL
-    )
-    gateway = RunningGateway(port)
-    try:
-        while True:
-            assert process.returncode is None
-            try:
-                if (await gateway.get("/readyz")).status == 200:
-                    break
-            except OSError:
-                await anyio.lowlevel.checkpoint()
-        yield process, gateway
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 async def refuses(gateway: RunningGateway) -> None:

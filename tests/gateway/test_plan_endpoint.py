@@ -56,7 +56,7 @@ async def test_what_is_unavailable_is_told_with_the_reason(gateway: RunningGatew
         (b'{"model":"m","determinism":"strict"}', 400, "determinism"),
         (b'{"model":"m","priority":1.5}', 400, "priority"),
         (b'{"model":"nobody"}', 404, "model"),
-        (b'{"model":"m","determinism":"verified"}', 501, "determinism"),
+        (b'{"model":"m","determinism":{"mode":"verified","window":0}}', 400, "determinism.window"),
         (b'{"model":"m","x":"' + b"x" * 10_000 + b'"}', 413, None),
     ],
 )

@@ -60,12 +60,13 @@ class ScriptedVllm:
         self.waiting_elsewhere = 0
         self.word: dict[str, str] | None = None
         self.connections = 0
+        self.listener: asyncio.Server | None = None
         self.url = ""
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator["ScriptedVllm"]:
         """Listen on a free loopback port."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2**26)
+        server = self.listener = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=2**26)
         self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         try:
             yield self

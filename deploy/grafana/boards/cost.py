@@ -24,6 +24,11 @@ def _per_admission(phase: str) -> str:
     return share(_gate(phase), f"max by (instance, replica) (rate(reprise_gate_exclusive_admissions_total[{RATE}]))")
 
 
+def _verified(name: str, scope: str = "") -> str:
+    selector = f"{{{scope}}}" if scope else ""
+    return f"sum (rate(reprise_verification_{name}_total{selector}[{RATE}]))"
+
+
 def cost() -> Board:
     """The dashboard. Raises UnknownSeriesError."""
     return Board(
@@ -129,6 +134,45 @@ def cost() -> Board:
                         "Time of a request by mode, p50",
                         "Half of the requests took no longer: the price of a mode for its own caller.",
                         Query(quantile(0.5, "reprise_request_seconds", by="mode", scope=SERVED), "{{mode}}"),
+                        unit="s",
+                    ),
+                ),
+            ),
+            (
+                "Verified decoding",
+                (
+                    graph(
+                        "Passes",
+                        "Passes of verifiers, and those that refuted a draft, so that the rest of it was thrown "
+                        "away. A pass is an exclusive request, unless the verifier's kernels are batch-invariant.",
+                        Query(_verified("passes"), "passes"),
+                        Query(_verified("rollbacks"), "rollbacks"),
+                        unit="ops",
+                    ),
+                    graph(
+                        "Drafted tokens that were accepted",
+                        "What the verifier chose too. A drafter that guesses badly costs passes, and never another "
+                        "answer.",
+                        Query(
+                            share(_verified("tokens", 'kind="accepted"'), _verified("tokens", 'kind="drafted"')),
+                            "accepted",
+                        ),
+                        unit="percentunit",
+                        highest=1,
+                    ),
+                    graph(
+                        "Verifier's time for a token",
+                        "What passes took on their engines, waits not included, by the tokens that they decided.",
+                        Query(share(_verified("seconds"), _verified("tokens", 'kind="decided"')), "a decided token"),
+                        unit="s",
+                    ),
+                    graph(
+                        "Time to the first window",
+                        "From the plan of a verified request to its first decided tokens: draft, wait and pass.",
+                        *(
+                            Query(quantile(q, "reprise_verification_first_window_seconds"), f"p{q * 100:g}")
+                            for q in (0.5, 0.95)
+                        ),
                         unit="s",
                     ),
                 ),

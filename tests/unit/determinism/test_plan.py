@@ -6,9 +6,9 @@ import orjson
 import pytest
 
 from app.determinism.mode import MODE_MITIGATIONS, Mitigation, Mode
-from app.determinism.plan import NO_WISH, OnUnavailable, Plan, Wish, read_headers, resolve
+from app.determinism.plan import DEFAULT_WINDOW, MOST_WINDOW, NO_WISH, OnUnavailable, Plan, Wish, read_headers, resolve
 from app.determinism.request import InferenceRequest, parse
-from app.errors import InvalidRequest, ModeNotImplemented
+from app.errors import InvalidRequest
 
 SERVED = frozenset({"smollm2", "odd@isolated"})
 
@@ -21,7 +21,7 @@ def planned(header: Wish = NO_WISH, default: Mode = Mode.STANDARD, **members: An
     return resolve(request(**members), header, default, SERVED)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODE_MITIGATIONS if mode is not Mode.VERIFIED])
+@pytest.mark.parametrize("mode", list(MODE_MITIGATIONS))
 def test_each_way_of_naming_a_mode_gives_the_same_plan(mode: Mode) -> None:
     """Header, body as a name, body as an object, model suffix and default agree."""
     plans = [
@@ -32,7 +32,8 @@ def test_each_way_of_naming_a_mode_gives_the_same_plan(mode: Mode) -> None:
         planned(default=mode),
     ]
 
-    assert [Plan(mode, "smollm2", MODE_MITIGATIONS[mode])] * 5 == plans
+    window = DEFAULT_WINDOW if mode is Mode.VERIFIED else None
+    assert [Plan(mode, "smollm2", MODE_MITIGATIONS[mode], window=window)] * 5 == plans
 
 
 def test_places_may_agree() -> None:
@@ -122,11 +123,28 @@ def test_suffixes() -> None:
         planned(model="smollm2@strict")
 
 
-def test_verified_is_known_by_name_only() -> None:
-    """The mode and its mitigation answer 501 until they exist."""
-    for value in ("verified", {"mitigations": ["verification"]}):
-        with pytest.raises(ModeNotImplemented):
-            planned(determinism=value)
+@pytest.mark.parametrize("wish", ["verified", {"mitigations": ["verification"]}, {"mode": "verified", "window": None}])
+def test_a_verified_answer_has_a_window(wish: Any) -> None:
+    """The operator's where the request names none, in the mode as with its mitigation alone."""
+    assert planned(determinism=wish).window == DEFAULT_WINDOW
+    named = wish if isinstance(wish, dict) else {"mode": wish}
+    assert planned(determinism={**named, "window": 7}).window == 7
+
+
+@pytest.mark.parametrize("window", [0, -1, MOST_WINDOW + 1, 1.0, "128", True, [128]])
+def test_a_window_is_a_count_of_tokens(window: Any) -> None:
+    """Anything else is a 400 that names it."""
+    with pytest.raises(InvalidRequest, match=r"'determinism\.window' must be") as caught:
+        planned(determinism={"mode": "verified", "window": window})
+    assert caught.value.param == "determinism.window"
+
+
+@pytest.mark.parametrize("mode", ["standard", "isolated", None])
+def test_a_window_belongs_to_verified_answers(mode: str | None) -> None:
+    """Elsewhere it would mean nothing, and nobody would notice."""
+    with pytest.raises(InvalidRequest, match="belongs to the mode 'verified'") as caught:
+        planned(determinism={"mode": mode, "window": 128})
+    assert caught.value.param == "determinism.window"
 
 
 def test_on_unavailable() -> None:

@@ -78,6 +78,16 @@ def test_hardened_makes_all_its_edits() -> None:
     assert {"temperature", "seed", "cache_salt"} <= body.keys()
 
 
+@pytest.mark.parametrize("temperature", [None, 0, 1e-5, 0.01])
+def test_a_verified_answer_has_no_sampler(temperature: float | None) -> None:
+    """Greedy whatever low temperature was named, so it repeats without a seed."""
+    verified = Plan(Mode.VERIFIED, "m", MODE_MITIGATIONS[Mode.VERIFIED], window=128)
+    sampling = pinned(verified, temperature=temperature).sampling
+    assert (sampling.requested_temperature, sampling.effective_temperature) == (temperature, 0)
+    assert sampling.repeatable
+    assert pinned(verified, temperature=0.7).sampling.effective_temperature == 0.7
+
+
 def test_repeatable() -> None:
     """Greedy or seeded sampling repeats; anything else does not."""
     assert pinned(plan(), temperature=0).sampling.repeatable

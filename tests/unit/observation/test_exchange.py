@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
-from app.errors import ModeNotImplemented
+from app.errors import InvalidRequest
 from app.observation.exchange import Observatory
 from app.observation.metrics import Metrics
 from app.observation.recorder import Recorder
@@ -19,8 +19,8 @@ def test_what_has_no_plan_is_of_no_mode(origin: Origin) -> None:
     receipts = Receipts(0, wall=lambda: 0.0)
     observatory = Observatory(metrics, Recorder(metrics), receipts, installation_key=b"k", clock=lambda: 0.0)
 
-    with pytest.raises(ModeNotImplemented), observatory.exchange("id", origin):
-        raise ModeNotImplemented("not in this version", param="determinism")
+    with pytest.raises(InvalidRequest), observatory.exchange("id", origin):
+        raise InvalidRequest("no such mode", param="determinism")
 
     counted = {
         sample.labels["mode"]

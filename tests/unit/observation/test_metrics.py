@@ -44,6 +44,11 @@ NAMES = {
     "reprise_ledger_bytes",
     "reprise_ledger_run_answers",
     "reprise_ledger_queue_observations",
+    "reprise_verification_passes_total",
+    "reprise_verification_rollbacks_total",
+    "reprise_verification_tokens_total",
+    "reprise_verification_seconds_total",
+    "reprise_verification_first_window_seconds",
 }
 
 

@@ -18,7 +18,7 @@ TURNS = 12
 FORK = 5
 """Where the answer of a request that shared its batch leaves the answer of one that was alone."""
 
-REFUSED = {"hardened": (503, "determinism_unavailable"), "verified": (501, "mode_not_implemented")}
+REFUSED = {"hardened": (503, "determinism_unavailable"), "verified": (400, "not_verifiable")}
 
 
 @dataclass(frozen=True, slots=True)

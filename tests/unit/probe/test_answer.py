@@ -91,7 +91,7 @@ def test_fork_without_token_ids_is_unknown() -> None:
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(503, "determinism_unavailable"), (501, "mode_not_implemented"), (501, None)],
+    [(503, "determinism_unavailable"), (400, "not_verifiable"), (501, None)],
 )
 def test_a_mode_that_is_not_offered_is_a_refusal(status: int, code: str | None) -> None:
     """The server's own words are kept, on one line."""

@@ -64,7 +64,7 @@ async def test_a_deterministic_mode_that_diverges_is_an_alarm() -> None:
 
 
 async def test_what_the_server_does_not_offer_costs_one_request_and_no_other_mode() -> None:
-    """A 503 `determinism_unavailable` and a 501 become rows with the server's reason; the next mode is measured."""
+    """A 503 `determinism_unavailable` and a 400 `not_verifiable` are rows with the reason; the next is measured."""
     server = Server()
     rows = await measure(server, experiment(Mode.HARDENED, Mode.VERIFIED, Mode.ISOLATED))
 

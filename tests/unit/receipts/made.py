@@ -9,6 +9,7 @@ from app.determinism.sampling import Sampling
 from app.receipts.signing import Signer
 from app.receipts.statement import receipt
 from app.receipts.store import Finished, GateTimes, Kept
+from app.verification.report import Report
 
 REQUEST_ID = "0123456789abcdef0123456789abcdef"
 AT = 1_790_000_000.25
@@ -17,6 +18,19 @@ INSTALLATION_KEY = bytes(range(32))
 STRANGERS_KEY = bytes(range(1, 33))
 GATE = GateTimes(asked=1_000_000, granted=1_250_000, ended=3_000_000)
 ISOLATED = tuple(mitigation for mitigation in Mitigation if mitigation in MODE_MITIGATIONS[Mode.ISOLATED])
+
+VERIFIED = Report(
+    window=128,
+    grid="chain",
+    passes=3,
+    repeats=1,
+    rollbacks=1,
+    drafted=40,
+    accepted=30,
+    decided=48,
+    verifier_seconds=1.2345678,
+    first_window=0.5,
+)
 
 
 def finished(**changed: Any) -> Finished:

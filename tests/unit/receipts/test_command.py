@@ -15,7 +15,7 @@ from app.determinism.reading import read_unary
 from app.receipts.signing import Signer, to_base64
 from app.receipts.store import GateTimes
 from app.state import StateDirectory
-from tests.unit.receipts.made import INSTALLATION_KEY, REQUEST_ID, STRANGERS_KEY, signed, to_json
+from tests.unit.receipts.made import INSTALLATION_KEY, REQUEST_ID, STRANGERS_KEY, VERIFIED, signed, to_json
 
 ROOT = Path(__file__).resolve().parents[3]
 OURS = to_base64(Signer(INSTALLATION_KEY).public_key)
@@ -74,6 +74,15 @@ def test_what_is_not_known_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "  mitigation  pinned_seed unavailable: the request ended before a replica had answered it\n" in out
     assert "  replica     unknown, posture unknown\n" in out
     assert "  interval    none: no replica was leased for the request\n" in out
+
+
+def test_a_verified_answer_has_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Window, grid, passes and tokens, and how long the first ones took."""
+    assert receipt("verify", file_of(tmp_path, signed(verification=VERIFIED)), "--key", OURS) == 0
+    assert (
+        "  verified    48 tokens (the first after 0.500000 s) in windows of 128 on the chain grid: passes 3 "
+        "(1.234568 s), rollbacks 1, 30 of 40 drafted tokens accepted\n"
+    ) in capsys.readouterr().out
 
 
 def test_the_gateways_own_interval_is_called_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

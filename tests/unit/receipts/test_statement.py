@@ -1,5 +1,6 @@
 """The receipt says what is known of a request, and says so where something is not."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from app.determinism.plan import Plan
 from app.determinism.sampling import Sampling
 from app.receipts.document import LARGEST_INTEGER
 from app.receipts.statement import asks_guard, receipt
-from tests.unit.receipts.made import GATE, REQUEST_ID, finished, guards_log, kept
+from tests.unit.receipts.made import GATE, REQUEST_ID, VERIFIED, finished, guards_log, kept
 
 HARDENED = Plan(Mode.HARDENED, "smollm2", MODE_MITIGATIONS[Mode.HARDENED])
 
@@ -43,6 +44,7 @@ def test_everything_that_is_known_is_stated() -> None:
         "waited_us": 250_000,
         "output": "ab" * 32,
         "cohort_key": "cd" * 32,
+        "verification": None,
         "intervals_source": "guard",
         "intervals_reason": None,
         "intervals_clock_started": "2026-09-21T14:00:00.000001Z",
@@ -79,6 +81,34 @@ def test_a_request_without_a_replica_claims_nothing() -> None:
     assert (stated.intervals, stated.intervals_source) == ((), "none")
     assert stated.intervals_reason == "no replica was leased for the request"
     assert not asks_guard(finished(replica="", gate=None))
+
+
+def test_what_a_verified_answer_took_is_stated() -> None:
+    """In whole microseconds; its passes have intervals of their own, so none of the guard's is asked for."""
+    took = finished(verification=VERIFIED)
+    stated = receipt(kept(verification=VERIFIED), guards_log())
+    assert stated.verification is not None
+    assert stated.verification.model_dump() == {
+        "window": 128,
+        "grid": "chain",
+        "passes": 3,
+        "rollbacks": 1,
+        "drafted": 40,
+        "accepted": 30,
+        "decided": 48,
+        "verifier_us": 1_234_568,
+        "first_window_us": 500_000,
+    }
+    assert (stated.intervals, stated.intervals_source) == ((), "none")
+    assert f"{REQUEST_ID}.v1 and on" in (stated.intervals_reason or "")
+    assert not asks_guard(took)
+
+
+def test_an_answer_that_was_never_decided_has_no_first_window() -> None:
+    """Null, and not 0."""
+    stated = receipt(kept(verification=replace(VERIFIED, first_window=None)), None).verification
+    assert stated is not None
+    assert stated.first_window_us is None
 
 
 def test_without_a_guard_the_gateways_own_gate_is_the_source() -> None:

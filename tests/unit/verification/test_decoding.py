@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from app.errors import UnusableRow
 from app.verification.decoding import Counts, Decoding, Undecided
 from app.verification.ending import End, Ending
 from app.verification.grid import Grid, Pass
-from app.verification.rows import Row, UnusableRow
+from app.verification.rows import Row
 
 PROMPT = [50, 51, 52]
 EOS = 2

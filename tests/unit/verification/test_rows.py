@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from app.errors import UpstreamError
-from app.verification.rows import Row, UnusableRow
+from app.errors import UnusableRow, UpstreamError
+from app.verification.rows import Row
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""A draft that goes wrong is a draft of no tokens."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from app.determinism.mode import Mode
+from app.determinism.plan import Plan
+from app.errors import DeterminismUnavailable, NotReady, QueueFull, RepriseError, UpstreamError
+from app.upstream.replica import Replica
+from app.verifier.drafts import Drafter
+from app.verifier.errands import Lost, Sender, Told
+
+pytestmark = pytest.mark.anyio
+
+
+class Asked:
+    """A sender that notes what is sent and answers what the test says."""
+
+    request_id = "r"
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+        self.sent: list[tuple[Plan, str, str, Any]] = []
+
+    async def leased(self, plan: Plan, path: str, name: str, content: object) -> Told:
+        """Answer, or raise."""
+        self.sent.append((plan, path, name, content))
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return Told(self.answer, cast(Any, None), None)
+
+
+def drafter(asked: Asked, model: str | None = "m", **ending: object) -> Drafter:
+    return Drafter(cast(Sender, asked), model, ending)
+
+
+def ids(*tokens: int) -> dict[str, Any]:
+    return {"choices": [{"token_ids": list(tokens)}]}
+
+
+async def test_it_asks_greedily_in_the_shared_batch() -> None:
+    """By ids, without what a model's own defaults would change, and each draft under a name of its own."""
+    asked = Asked(ids(7, 8))
+    maker = drafter(asked, stop_token_ids=[5])
+    assert [await maker.draft([1, 2], 3), await maker.draft([1, 2, 7], 2)] == [[7, 8], [7, 8]]
+    (plan, path, first, content), (_, _, second, _) = asked.sent
+    assert (plan, path, first, second) == (Plan(Mode.STANDARD, "m"), "/v1/completions", "d1", "d2")
+    assert content == {
+        "model": "m",
+        "prompt": [1, 2],
+        "max_tokens": 3,
+        "temperature": 0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "return_token_ids": True,
+        "stream": False,
+        "stop_token_ids": [5],
+    }
+
+
+async def test_without_a_model_none_is_named() -> None:
+    """The caller named none, so the engine's own is asked."""
+    asked = Asked(ids())
+    await drafter(asked, None).draft([1], 1)
+    assert "model" not in asked.sent[0][3]
+
+
+async def test_an_end_that_cannot_be_yet_is_not_drafted() -> None:
+    """While ``min_tokens`` are not there, as many as the draft has room for."""
+    asked = Asked(ids())
+    maker = drafter(asked)
+    for fewest in (-1, 0, 2, 9):
+        await maker.draft([1], 4, fewest)
+    assert [content.get("min_tokens") for *_, content in asked.sent] == [None, None, 2, 4]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UpstreamError("x"),
+        NotReady("x"),
+        QueueFull("x"),
+        DeterminismUnavailable("x"),
+        Lost(Replica.at("http://127.0.0.1:1"), NotReady("x")),
+    ],
+)
+async def test_whoever_fails_drafts_nothing(error: RepriseError, caplog: pytest.LogCaptureFixture) -> None:
+    """It is in the log, and no error of the answer's."""
+    assert await drafter(Asked(error)).draft([1], 4) == []
+    assert "request r has no draft: x" in caplog.text
+
+
+async def test_a_client_that_leaves_is_no_failed_draft() -> None:
+    """Its cancel goes through."""
+    with pytest.raises(asyncio.CancelledError):
+        await drafter(Asked(asyncio.CancelledError())).draft([1], 4)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (None, []),
+        ([], []),
+        ({"choices": []}, []),
+        ({"choices": [{}]}, []),
+        ({"choices": [{"token_ids": None}]}, []),
+        ({"choices": [{"token_ids": "12"}]}, []),
+        ({"choices": 5}, []),
+        ({"error": {"message": "late"}}, []),
+        ({"choices": [{"token_ids": [1, "2", None, 3.0, True, -4, 2**70]}]}, [1, -4, 2**70]),
+    ],
+)
+async def test_what_is_no_token_is_left_out(said: object, expected: list[int]) -> None:
+    """Which of them are in the vocabulary, the decoding says."""
+    assert await drafter(Asked(said)).draft([1], 4) == expected
