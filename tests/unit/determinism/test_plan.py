@@ -122,6 +122,17 @@ def test_suffixes() -> None:
         planned(model="smollm2@strict")
 
 
+@pytest.mark.parametrize("name", ["Isolated", "ISOLATED", "isolatd"])
+def test_a_name_that_is_nearly_one_is_refused_with_the_right_one(name: str) -> None:
+    """Nothing is guessed; in each of the three places the error says what was probably meant."""
+    with pytest.raises(InvalidRequest, match="did you mean 'isolated'"):
+        planned(determinism=name)
+    with pytest.raises(InvalidRequest, match="did you mean 'isolated'"):
+        planned(model=f"smollm2@{name}")
+    with pytest.raises(InvalidRequest, match="did you mean 'isolated'"):
+        read_headers(name, None, None)
+
+
 def test_verified_is_known_by_name_only() -> None:
     """The mode and its mitigation answer 501 until they exist."""
     for value in ("verified", {"mitigations": ["verification"]}):
