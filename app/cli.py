@@ -7,14 +7,18 @@ inside the official vLLM image for example.
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from app import __version__
 from app.engine.command import add_arguments as add_engine_arguments
 from app.engine.command import run as run_engine
 
+_INTERRUPTED: Final = 130
+"""What a shell says of a program that Ctrl-C ended: 128 and the number of SIGINT."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the exit status is returned. Errors are one line on standard error."""
+    """Run a command; the exit status is returned, 130 after Ctrl-C. Errors are one line on standard error."""
     parser = argparse.ArgumentParser(prog="reprise", description="Deterministic LLM serving at the gateway.")
     parser.add_argument("--version", action="version", version=f"reprise {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -37,7 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "simulate": _simulate,
         "receipt": _receipt,
     }[arguments.command]
-    return run(arguments)
+    try:
+        return run(arguments)
+    except KeyboardInterrupt:
+        # The gateway comes here too, once everything in it has ended: uvicorn then raises the signal again.
+        return _INTERRUPTED
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
@@ -50,15 +58,19 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--default-mode", metavar="MODE", help="the mode of requests that name none (default standard)")
     parser.add_argument("--state-dir", metavar="DIR", help="where ledger and installation key live (default .reprise)")
+    parser.add_argument(
+        "--check", action="store_true", help="look at the settings and the files that they name, and serve nothing"
+    )
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     from pydantic import ValidationError  # noqa: PLC0415 - see the module's docstring
 
-    from app.serve import serve  # noqa: PLC0415 - see the module's docstring
+    from app.serve import check, serve  # noqa: PLC0415 - see the module's docstring
     from app.settings import Settings  # noqa: PLC0415 - see the module's docstring
 
-    given = {name: value for name, value in vars(arguments).items() if value is not None and name != "command"}
+    own = {"command", "check"}
+    given = {name: value for name, value in vars(arguments).items() if value is not None and name not in own}
     try:
         settings = Settings(**given)
     except ValidationError as exc:
@@ -69,7 +81,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     except (OSError, ValueError) as exc:
         sys.stderr.write(f"reprise serve: {exc}\n")
         return 2
-    return serve(settings)
+    return check(settings) if arguments.check else serve(settings)
 
 
 def _add_probe(parser: argparse.ArgumentParser) -> None:

@@ -32,13 +32,14 @@ from app.measuring.schedule import Schedule
 from app.measuring.sender import Sender
 from app.measuring.shadows import Shadows
 from app.observation.exchange import Observatory
-from app.observation.history import GateHistory
+from app.observation.history import ComparisonHistory, GateHistory
 from app.observation.judge import nobody_likens
 from app.observation.likeness import Likeness
 from app.observation.metrics import Metrics
 from app.observation.recorder import Limits, Recorder
 from app.observation.sqlite import SqliteStore
 from app.observation.store import Store
+from app.observation.summary import compared
 from app.observation.texts import Redact, Texts
 from app.observatory import read_assets
 from app.preview import Previewer
@@ -129,6 +130,7 @@ def create_app(settings: Settings) -> Application:
         queueing=settings.queueing,
     )
     history = GateHistory(time.time)  # noqa: TID251 - the page shows when it was
+    comparisons = ComparisonHistory(time.time)  # noqa: TID251 - as above
     watchdog = _watchdog(settings, prober, scheduler, metrics, history)
     policy = _policy(settings, state.key)
     verification = Verification(
@@ -164,12 +166,23 @@ def create_app(settings: Settings) -> Application:
             group = await stack.enter_async_context(anyio.create_task_group())
             group.start_soon(watchdog.run)
             group.start_soon(shadows.run)
+            group.start_soon(comparisons.run, lambda: compared(metrics))
             if settings.canary_interval:
                 group.start_soon(schedule.run)
             yield
             group.cancel_scope.cancel()
 
-    page = Page(metrics, recorder, scheduler, history, admissions, _facts(settings, ledger))
+    page = Page(
+        metrics,
+        recorder,
+        scheduler,
+        history,
+        comparisons,
+        schedule if settings.canary_interval else None,
+        receipts,
+        admissions,
+        _facts(settings, ledger),
+    )
     operations = FastAPIOffline(
         title="Reprise",
         version=__version__,
@@ -212,7 +225,12 @@ def _canaries(path: Path | None) -> tuple[Canary, ...]:
 
 def _facts(settings: Settings, ledger: str) -> Mapping[str, Any]:
     """What the observatory shows of the gateway itself."""
-    return {"version": __version__, "ledger_kind": ledger, "texts": settings.keep_texts}
+    return {
+        "version": __version__,
+        "ledger_kind": ledger,
+        "texts": settings.keep_texts,
+        "shadow_rate": settings.shadow_rate,
+    }
 
 
 def _likeness(settings: Settings, metrics: Metrics) -> Likeness | None:

@@ -14,7 +14,7 @@ from typing import Final
 import uvicorn
 
 from app.api.protocol import CorkedProtocol
-from app.main import create_app
+from app.main import check_app, create_app
 from app.measuring.canaries import CanaryError
 from app.settings import Settings
 
@@ -77,8 +77,22 @@ class _Server(uvicorn.Server):
         self._loop.call_later(self._delay, super().handle_exit, sig, frame)
 
 
+def check(settings: Settings) -> int:
+    """Say whether a gateway could be made of the settings, and make none; returns the exit status."""
+    try:
+        check_app(settings)
+    except (OSError, CanaryError) as exc:
+        sys.stderr.write(f"reprise serve: {exc}\n")
+        return 1
+    sys.stdout.write("The settings can be used.\n")
+    return 0
+
+
 def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or Ctrl-C; returns the exit status."""
+    """Serve until SIGTERM or Ctrl-C; returns the exit status.
+
+    Once it has ended, the signal is raised again: SIGTERM ends the process, Ctrl-C is a KeyboardInterrupt.
+    """
     try:
         app = create_app(settings)
     except (OSError, CanaryError) as exc:

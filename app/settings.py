@@ -1,8 +1,9 @@
 """The gateway's settings: flags over environment (``REPRISE_*``) over a TOML file over defaults."""
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
@@ -14,12 +15,14 @@ from pydantic_settings import (
 )
 
 from app.determinism.evidence import Evidence
-from app.determinism.mode import REQUESTABLE_MODES, Mode
+from app.determinism.mode import REQUESTABLE_MODES, Mode, did_you_mean
 from app.determinism.plan import DEFAULT_WINDOW, MOST_WINDOW
 from app.observation.store import Retention
 from app.scheduling.gate import GatePolicy
 from app.scheduling.scheduler import Queueing
 from app.upstream.replica import Replica
+
+_DEFAULT_MODES: Final = tuple(mode for mode in REQUESTABLE_MODES if mode is not Mode.VERIFIED)
 
 
 class Settings(BaseSettings):
@@ -155,15 +158,11 @@ class Settings(BaseSettings):
     @field_validator("canary_modes", mode="before")
     @classmethod
     def _split_modes(cls, value: object) -> object:
-        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-
-    @field_validator("canary_modes")
-    @classmethod
-    def _can_be_asked(cls, value: tuple[Mode, ...]) -> tuple[Mode, ...]:
-        for mode in value:
-            if mode not in REQUESTABLE_MODES:
-                raise ValueError(f"'{mode}' is no mode to ask for")
-        return value
+        names = tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+        for name in names if isinstance(names, list | tuple) else ():
+            if isinstance(name, str) and name not in REQUESTABLE_MODES:
+                raise ValueError(_no_mode(name, "is no mode to ask for", REQUESTABLE_MODES))
+        return names
 
     @field_validator("upstreams")
     @classmethod
@@ -175,11 +174,11 @@ class Settings(BaseSettings):
             raise ValueError(f"an upstream is named twice: {', '.join(names)}")
         return value
 
-    @field_validator("default_mode")
+    @field_validator("default_mode", mode="before")
     @classmethod
-    def _is_available(cls, value: Mode) -> Mode:
-        if value not in REQUESTABLE_MODES or value is Mode.VERIFIED:
-            raise ValueError(f"'{value}' cannot be the default mode")
+    def _is_available(cls, value: object) -> object:
+        if isinstance(value, str) and value not in _DEFAULT_MODES:
+            raise ValueError(_no_mode(value, "cannot be the default mode", _DEFAULT_MODES))
         return value
 
     @model_validator(mode="after")
@@ -253,3 +252,7 @@ class Settings(BaseSettings):
             file_secret_settings,
             TomlConfigSettingsSource(settings_cls, Path(str(named)) if named else None),
         )
+
+
+def _no_mode(name: str, problem: str, modes: Sequence[Mode]) -> str:
+    return f"'{name[:40]}' {problem}; modes are {', '.join(modes)}{did_you_mean(name)}"

@@ -9,8 +9,7 @@ import hmac
 import ipaddress
 import re
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final, TypeVar
 
@@ -18,24 +17,23 @@ import anyio.to_thread
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse, Response
 
+from app.api.observatory_state import told_canaries, told_counts, told_recent
 from app.api.operations import replica_states
 from app.api.receipts import Admissions
 from app.determinism.divergence import NEAR_NATS, TIE_NATS
 from app.determinism.mode import DETERMINISTIC_MODES, REQUESTABLE_MODES
-from app.determinism.statistics import clopper_pearson_upper, rate_text
 from app.errors import Forbidden, NotFound, NotReady, Unauthorized
-from app.observation.history import GateHistory
+from app.measuring.schedule import Schedule
+from app.observation.history import ComparisonHistory, GateHistory
 from app.observation.metrics import Metrics
 from app.observation.recorder import Recorder
-from app.observation.store import CohortId, Specimen, Store, StoreError
-from app.observation.summary import ModeSummary, histogram, modes
+from app.observation.store import CohortId, CohortSummary, Origin, Specimen, Store, StoreError
+from app.observation.summary import compared
+from app.receipts.store import Receipts
 from app.scheduling.scheduler import Scheduler
 from app.scheduling.ticket import Admission
 
 PATH: Final = "/observatory"
-EVERY_ORIGIN: Final = "all"
-"""The origin of the page's sums over clients, canaries and shadows."""
-
 _MOST: Final = 500
 _LARGEST: Final = 2**63 - 1
 _FORWARDING: Final = re.compile(
@@ -86,12 +84,15 @@ class Gatekeeper:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What the page shows; ``facts`` never change while the gateway runs."""
+    """What the page shows. ``facts`` never change while the gateway runs; without a ``schedule`` no canary is sent."""
 
     metrics: Metrics
     recorder: Recorder
     scheduler: Scheduler
     history: GateHistory
+    comparisons: ComparisonHistory
+    schedule: Schedule | None
+    receipts: Receipts
     admissions: Admissions
     facts: Mapping[str, Any]
 
@@ -101,6 +102,10 @@ class Page:
             return await self.recorder.ask(question)
         except StoreError as exc:
             raise NotReady(f"The ledger cannot be read: {exc}.", retry_after=1.0) from exc
+
+    def has_receipt(self, request_id: str | None) -> bool:
+        """Whether a request's receipt can be had now: a link to any other one would lead nowhere."""
+        return request_id is not None and self.receipts.get(request_id) is not None
 
 
 def build_observatory_router(keeper: Gatekeeper, assets: Assets, page: Page) -> APIRouter:
@@ -124,15 +129,19 @@ def build_observatory_router(keeper: Gatekeeper, assets: Assets, page: Page) -> 
 def _add_state(router: APIRouter, page: Page) -> None:
     @router.get("/api/state", summary="Rates by mode with their bounds, replicas, and how the ledger is.")
     async def state() -> Response:
-        # Thousands of samples are looked at, so not on the loop.
-        summary, ledger = await anyio.to_thread.run_sync(lambda: (_summary(page.metrics), _ledger(page.metrics)))
+        told, counts = await anyio.to_thread.run_sync(lambda: (told_counts(page.metrics), compared(page.metrics)))
+        now = time.time()  # noqa: TID251 - the page shows the time of day
         return _json(
             {
-                "now": time.time(),  # noqa: TID251 - the page shows the time of day
+                "now": now,
+                "started": page.comparisons.began,
+                "receipts": page.receipts.limit,
                 **page.facts,
-                **summary,
+                **told,
+                "recent": told_recent(page.comparisons.recent(counts)),
+                "canaries": told_canaries(page.schedule, now),
                 "replicas": replica_states(page.scheduler),
-                "ledger": {"problem": page.recorder.problem, "queued": page.recorder.queued, **ledger},
+                "ledger": {"problem": page.recorder.problem, "queued": page.recorder.queued, **told["ledger"]},
                 "margins": {"tie": TIE_NATS, "near": NEAR_NATS},
                 "known_modes": REQUESTABLE_MODES,
                 "deterministic_modes": sorted(DETERMINISTIC_MODES),
@@ -155,10 +164,12 @@ def _add_state(router: APIRouter, page: Page) -> None:
         said = await page.admissions(replica, after=after)
         if said is None:
             raise NotReady(f"The guard of '{replica[:80]}' cannot be asked.", retry_after=1.0)
-        if exclusive:
-            rows = [row for row in said.get("admissions", ()) if row.get("admission") == Admission.EXCLUSIVE]
-            said = {**said, "admissions": rows}
-        return _json(said)
+        rows = [
+            {**row, "receipt": page.has_receipt(row.get("request"))}
+            for row in said.get("admissions", ())
+            if not exclusive or row.get("admission") == Admission.EXCLUSIVE
+        ]
+        return _json({**said, "admissions": rows})
 
 
 def _add_cohorts(router: APIRouter, page: Page) -> None:
@@ -168,9 +179,13 @@ def _add_cohorts(router: APIRouter, page: Page) -> None:
         before: Annotated[float | None, Query(allow_inf_nan=False)] = None,
         mode: str | None = None,
         diverged: bool = False,  # noqa: FBT001, FBT002 - a query parameter
+        origin: Origin | None = None,
     ) -> Response:
-        found = await page.ask(lambda store: store.cohorts(limit=limit, before=before, mode=mode, diverged=diverged))
-        return _json({"cohorts": [asdict(each) | {"id": each.id._asdict()} for each in found]})
+        # Origins are no index of a store: they are looked for among the cohorts seen last.
+        most = limit if origin is None else _MOST
+        found = await page.ask(lambda store: store.cohorts(limit=most, before=before, mode=mode, diverged=diverged))
+        told = [each for each in found if origin is None or origin in each.origins][:limit]
+        return _json({"cohorts": [_told(each) for each in told], "searched": len(found)})
 
     @router.get("/api/cohorts/{key}/{mode}/{posture}", summary="A cohort: its outputs, side by side.")
     async def cohort(
@@ -191,7 +206,10 @@ def _add_cohorts(router: APIRouter, page: Page) -> None:
                 "counts": found.counts.outputs,
                 "first_seen": found.first_seen,
                 "last_seen": found.last_seen,
-                "outputs": told_outputs(specimens, found.reference.digest, beside),
+                "outputs": [
+                    each | {"receipt": page.has_receipt(each["request_id"])}
+                    for each in told_outputs(specimens, found.reference.digest, beside)
+                ],
             }
         )
 
@@ -209,7 +227,11 @@ def _add_runs(router: APIRouter, page: Page) -> None:
         limit: Annotated[int, Query(ge=1, le=_PAGE)] = _PAGE,
     ) -> Response:
         found = await page.ask(lambda store: store.run(label, after=after, limit=limit))
-        return _json({"label": label, "answers": [asdict(each) | {"cohort": each.cohort._asdict()} for each in found]})
+        told = [
+            asdict(each) | {"cohort": each.cohort._asdict(), "receipt": page.has_receipt(each.request_id)}
+            for each in found
+        ]
+        return _json({"label": label, "answers": told})
 
 
 def told_outputs(
@@ -233,61 +255,8 @@ def told_outputs(
     return outputs
 
 
-def _summary(metrics: Metrics) -> dict[str, Any]:
-    found = modes(metrics)
-    crossed: dict[str, dict[str, int]] = {}
-    for sample in metrics.samples("cross_comparisons"):
-        crossed.setdefault(sample.labels["kind"], {})[sample.labels["verdict"]] = int(sample.value)
-    return {
-        "modes": [asdict(each) for each in (*found, *_sums(found))],
-        "skipped": _by_reason(metrics, "comparisons_skipped"),
-        "crossed": crossed,
-        "fork_tokens": {label: asdict(found) for label, found in histogram(metrics, "fork_tokens").items()},
-        "fork_margin_nats": asdict(histogram(metrics, "fork_margin_nats")[""]),
-    }
-
-
-def _ledger(metrics: Metrics) -> dict[str, Any]:
-    (written,) = metrics.samples("ledger_written")
-    return {"written": int(written.value), "dropped": _by_reason(metrics, "ledger_dropped")}
-
-
-def _by_reason(metrics: Metrics, name: str) -> dict[str, int]:
-    return {sample.labels["reason"]: int(sample.value) for sample in metrics.samples(name) if sample.value}
-
-
-def _sums(found: list[ModeSummary]) -> list[ModeSummary]:
-    """For each model and mode the sum over its origins, with a bound of its own."""
-    groups: dict[tuple[str, str], list[ModeSummary]] = {}
-    for each in found:
-        groups.setdefault((each.model, each.mode), []).append(each)
-    sums = []
-    for (model, mode), group in groups.items():
-        matched, diverged = sum(each.matched for each in group), sum(each.diverged for each in group)
-        sums.append(
-            ModeSummary(
-                model,
-                mode,
-                EVERY_ORIGIN,
-                matched=matched,
-                diverged=diverged,
-                incomparable=sum(each.incomparable for each in group),
-                upper_bound=clopper_pearson_upper(diverged, matched + diverged),
-                sentence=rate_text(diverged, matched + diverged),
-                causes=_added(each.causes for each in group),
-                margins=_added(each.margins for each in group),
-                pairs=sum(each.pairs for each in group),
-                pairs_equal=sum(each.pairs_equal for each in group),
-            )
-        )
-    return sums
-
-
-def _added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
-    return dict(total)
+def _told(cohort: CohortSummary) -> dict[str, Any]:
+    return asdict(cohort) | {"id": cohort.id._asdict()}
 
 
 def _json(content: object) -> Response:

@@ -43,8 +43,10 @@ def build_receipts_router(receipts: Receipts, signer: Signer, admissions: Admiss
         kept = receipts.get(request_id)
         if kept is None:
             raise NotFound(
-                f"No receipt of request '{request_id[:80]}' is kept: it has not finished, was refused before it had a "
-                f"plan, or is not among the last {receipts.limit} that have finished.",
+                f"No receipt of request '{request_id[:80]}' is kept. Receipts live in the memory of the gateway that "
+                f"answered, the last {receipts.limit} of them, and end with its process. So this request has not "
+                "finished, was refused before it had a plan, is older than those, or was answered before this gateway "
+                "started, or by another one.",
                 param="request_id",
             )
         finished = kept.finished

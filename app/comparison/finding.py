@@ -100,6 +100,19 @@ class Finding:
         return len({pair.left.key for pair in self.compared})
 
     @property
+    def against_one(self) -> int:
+        """Pairs of a request that one side has once and the other several times: they share the one answer."""
+        lefts, rights = (Counter(id(entry) for entry in side) for side in self._paired)
+        return sum(lefts[id(pair.left)] > 1 or rights[id(pair.right)] > 1 for pair in self.pairs)
+
+    @property
+    def left_over(self) -> tuple[int, int]:
+        """Answers on the left, and on the right, without a counterpart though others to their request have one."""
+        keys = {entry.key for entry in self._paired[0]}
+        left, right = (sum(entry.key in keys for entry in side) for side in (self.only_left, self.only_right))
+        return left, right
+
+    @property
     def similarity(self) -> Spread | None:
         """The edit similarity of the pairs that differ."""
         return Spread.of(pair.similarity for pair in self.pairs)
@@ -140,6 +153,10 @@ class Finding:
         """Pairs in which no result was found on the left, and on the right."""
         known = [pair.extracted for pair in self.pairs if pair.extracted is not None]
         return sum(left is None for left, _ in known), sum(right is None for _, right in known)
+
+    @property
+    def _paired(self) -> tuple[list[Entry], list[Entry]]:
+        return [pair.left for pair in self.pairs], [pair.right for pair in self.pairs]
 
     @property
     def equal(self) -> bool:

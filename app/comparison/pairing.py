@@ -1,7 +1,7 @@
 """Which answer belongs to which: repeats of one canonical request, in the order in which they appear."""
 
 import hashlib
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 
 from app.comparison.entry import Entry, NotComparable, Side
@@ -12,15 +12,26 @@ from app.determinism.request import InferenceRequest
 
 
 def match(left: Sequence[Entry], right: Sequence[Entry]) -> tuple[list[tuple[Entry, Entry]], list[Entry], list[Entry]]:
-    """Pairs in the order of the left side, then what only the left side has, then what only the right side has."""
+    """Pairs in the order of the left side, then what only the left side has, then what only the right side has.
+
+    Repeats of a request meet in their order. Where one side has it once, that one is the reference of all the others'.
+    """
     waiting: dict[str, deque[Entry]] = defaultdict(deque)
     for entry in right:
         waiting[entry.key].append(entry)
+    asked = Counter(entry.key for entry in left)
+    references = {key: others[0] for key, others in waiting.items() if len(others) == 1}
     pairs: list[tuple[Entry, Entry]] = []
     alone: list[Entry] = []
     for entry in left:
-        if others := waiting[entry.key]:
+        others = waiting[entry.key]
+        if asked[entry.key] == 1 and others:
+            pairs += ((entry, other) for other in others)
+            others.clear()
+        elif others:
             pairs.append((entry, others.popleft()))
+        elif entry.key in references:
+            pairs.append((entry, references[entry.key]))
         else:
             alone.append(entry)
     left_over = {id(entry) for others in waiting.values() for entry in others}

@@ -47,6 +47,14 @@ def figures(finding: Finding) -> Iterator[tuple[str, str]]:
     """Every figure as a name and a sentence."""
     compared, diverged = len(finding.compared), len(finding.diverged)
     yield "matched", f"{len(finding.pairs)} pairs, {compared} with a verdict, of {_many(finding.requests, 'request')}"
+    if finding.against_one:
+        yield (
+            "one to several",
+            f"{_many(finding.against_one, 'pair')}: several answers of a side with the one of the other",
+        )
+    if any(finding.left_over):
+        left, right = finding.left_over
+        yield "left over", f"{left} in A, {right} in B: the other side has fewer repeats of their requests"
     yield "verbatim", f"{compared - diverged} of {compared} agree"
     yield "diverged", rate_text(diverged, compared)
     if diverged:

@@ -159,7 +159,10 @@ class Recorder:
         return await asyncio.to_thread(self._wait_for, target, timeout)
 
     async def ask(self, question: Callable[[Store], Answer], timeout: float = 10.0) -> Answer:  # noqa: ASYNC109 - as above
-        """Read the store on the thread that owns it. Raises StoreError where it is away, closed or slow."""
+        """Read the store on the thread that owns it, after all that was submitted before.
+
+        Raises StoreError where it is away, closed or slow.
+        """
         asked: Future[Answer] = Future()
 
         def answer() -> None:
@@ -235,8 +238,10 @@ class Recorder:
             self._wake.clear()
             self._urgent.clear()
             stopping = self._stopping
+            # Only those that were asked before: what was submitted before them is in the store then.
+            asked = len(self._questions)
             self._drain()
-            while self._questions:
+            for _ in range(asked):
                 self._safely(self._questions.popleft())
             if stopping or self._abandoned:
                 break

@@ -162,7 +162,7 @@ class RedisStore:
         specimens = [(ids[each.cohort], each.specimen) for each in sightings if each.specimen]
         arguments.append(len(specimens))
         for name, specimen in specimens:
-            arguments += [name, specimen.digest, json.dumps(specimen_row(specimen))]
+            arguments += [name, specimen.digest, specimen.origin, json.dumps(specimen_row(specimen))]
         labelled = [each for each in sightings if each.run]
         arguments.append(len(labelled))
         for each in labelled:
@@ -320,7 +320,7 @@ def _pairs(flat: list[str]) -> dict[str, str]:
 
 
 def _summary(*row: str) -> CohortSummary:
-    key, mode, posture, model, observed, matched, diverged, first, last, distinct = row
+    key, mode, posture, model, observed, matched, diverged, first, last, peak, distinct, *origins = row
     return CohortSummary(
         CohortId(key, mode, posture),
         model,
@@ -330,6 +330,8 @@ def _summary(*row: str) -> CohortSummary:
         int(distinct),
         float(first),
         float(last),
+        int(peak) if peak else None,
+        tuple(sorted(origins)),
     )
 
 

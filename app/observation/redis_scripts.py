@@ -4,8 +4,8 @@ Every script gets the prefix of all keys as its first argument; what follows is 
 because Lua's own way of writing one keeps 14 digits. The keys, each after the prefix:
 
     format             the version of all this
-    cohort:ID          hash: identity, model, reference, verdicts, times, ``observed``, and ``weight`` in bytes, without
-                       that of its answers in runs
+    cohort:ID          hash: identity, model, reference, verdicts, times, ``observed``, ``weight`` in bytes, without
+                       that of its answers in runs, and ``from:ORIGIN`` for each origin of its specimens
     outputs:ID         hash: output digest to how often it was seen
     specimens:ID       hash: output digest to its specimen in JSON
     entries:ID         list: ``NUMBER:LABEL`` of each answer of a run, so that it goes with its cohort
@@ -110,9 +110,10 @@ for place = 1, tonumber(take()) do
 end
 
 for _ = 1, tonumber(take()) do
-  local id, output, specimen = take(), take(), take()
+  local id, output, origin, specimen = take(), take(), take(), take()
   if redis.call('HSETNX', prefix .. 'specimens:' .. id, output, specimen) == 1 then
     weigh(id, {SPECIMEN_BYTES} + #output + #specimen)
+    redis.call('HSET', prefix .. 'cohort:' .. id, 'from:' .. origin, '')
   end
 end
 
@@ -149,9 +150,12 @@ COHORTS: Final = """
 local prefix, rows = ARGV[1], {}
 for _, id in ipairs(redis.call('ZREVRANGEBYSCORE', prefix .. ARGV[2], ARGV[3], '-inf', 'LIMIT', 0, ARGV[4])) do
   local row = redis.call('HMGET', prefix .. 'cohort:' .. id,
-    'key', 'mode', 'posture', 'model', 'observed', 'matched', 'diverged', 'first', 'last')
+    'key', 'mode', 'posture', 'model', 'observed', 'matched', 'diverged', 'first', 'last', 'peak')
   if row[1] then
-    row[10] = redis.call('HLEN', prefix .. 'outputs:' .. id)
+    row[11] = redis.call('HLEN', prefix .. 'outputs:' .. id)
+    for _, name in ipairs(redis.call('HKEYS', prefix .. 'cohort:' .. id)) do
+      if string.sub(name, 1, 5) == 'from:' then row[#row + 1] = string.sub(name, 6) end
+    end
     rows[#rows + 1] = row
   end
 end

@@ -10,6 +10,7 @@ loss of power may lose the last transactions. A damaged file is set aside under 
 one started.
 """
 
+import json
 import logging
 import math
 import os
@@ -128,7 +129,7 @@ class SqliteStore:
         with _translated("the ledger cannot be read"):
             values = (_FOREVER if before is None else before, mode, mode, int(diverged), limit)
             found = self._connection.execute(sql.COHORTS, values).fetchall()
-        return [CohortSummary(CohortId(*row[:3]), *row[3:]) for row in found]
+        return [CohortSummary(CohortId(*row[:3]), *(*row[3:-1], tuple(sorted(json.loads(row[-1]))))) for row in found]
 
     def specimens(self, cohort: CohortId) -> list[tuple[Specimen, int]]:
         """See `Store.specimens`."""

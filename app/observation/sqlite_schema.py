@@ -109,7 +109,8 @@ WHERE label = ? AND runs.id > ? ORDER BY runs.id LIMIT ?
 """
 COHORTS: Final = """
 SELECT key, mode, posture, model, (SELECT sum(seen) FROM outputs WHERE cohort = id), matched, diverged,
-       (SELECT count(*) FROM outputs WHERE cohort = id), first_seen, last_seen
+       (SELECT count(*) FROM outputs WHERE cohort = id), first_seen, last_seen, reference_peak,
+       (SELECT json_group_array(DISTINCT origin) FROM specimens WHERE cohort = id)
 FROM cohorts WHERE last_seen < ? AND (? IS NULL OR mode = ?) AND diverged >= ? ORDER BY last_seen DESC LIMIT ?
 """
 

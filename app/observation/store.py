@@ -228,7 +228,11 @@ class Sighting(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CohortSummary:
-    """A cohort in a list. Times are seconds since 1970."""
+    """A cohort in a list. Times are seconds since 1970.
+
+    ``reference_peak`` is the `Observation.coresident_peak` of the answer that came first. ``origins`` are those of the
+    kept specimens, in order of name: of a repeat that brought nothing new, no origin is kept.
+    """
 
     id: CohortId
     model: str
@@ -238,6 +242,8 @@ class CohortSummary:
     distinct: int
     first_seen: float
     last_seen: float
+    reference_peak: int | None = None
+    origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

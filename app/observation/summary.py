@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from app.determinism.divergence import Verdict
 from app.determinism.statistics import clopper_pearson_upper, rate_text
+from app.observation.history import Counts
 from app.observation.metrics import Metrics
 
 
@@ -65,6 +66,16 @@ def modes(metrics: Metrics) -> list[ModeSummary]:
                 pairs_equal=equal[key][""],
             )
         )
+    return found
+
+
+def compared(metrics: Metrics) -> Counts:
+    """How much was compared since the gateway started, and what of it diverged; only what is not 0."""
+    found: Counts = {}
+    for key, counted in _grouped(metrics, "comparisons", "verdict").items():
+        diverged = counted[Verdict.DIVERGED]
+        if diverged or counted[Verdict.MATCH]:
+            found[key] = (diverged + counted[Verdict.MATCH], diverged)
     return found
 
 

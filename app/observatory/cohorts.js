@@ -2,12 +2,11 @@
 
 import { ask } from "./api.js";
 import { byId, h, keyed, setText, show } from "./dom.js";
-import { ago, brief, count, plural } from "./format.js";
+import { ago, brief, count, ORIGINS, plural } from "./format.js";
 
 const STEP = 50;
 const MOST = 500;
 const LATEST = 6;
-const RUNS = 200;
 
 /** A cohort as part of the address. */
 export function addressOf({ key, mode, posture }) {
@@ -15,9 +14,11 @@ export function addressOf({ key, mode, posture }) {
 }
 
 export class Cohorts {
-  /** `failed` is told what went wrong. */
-  constructor(failed) {
+  /** `failed` is told what went wrong; `scope` gives whose answers are listed, and `started` when the process did. */
+  constructor(failed, scope, started) {
     this.failed = failed;
+    this.scope = scope;
+    this.started = started;
     this.limit = STEP;
     this.form = byId("filters");
     this.list = byId("cohorts");
@@ -32,7 +33,9 @@ export class Cohorts {
       this.limit = Math.min(MOST, this.limit + STEP);
       this.update();
     });
-    for (const list of [this.list, byId("latest")]) list.addEventListener("keydown", (event) => walk(list, event));
+    byId("latest").addEventListener("keydown", (event) => walk(byId("latest"), event));
+    this.list.addEventListener("focusin", (event) => this.rove(event.target.closest("a")));
+    document.addEventListener("keydown", (event) => this.keys(event));
   }
 
   /** What the address asks for; null leaves the filter as it is. */
@@ -49,12 +52,15 @@ export class Cohorts {
   }
 
   async update() {
-    const asked = { limit: this.limit, mode: this.form.elements.mode.value, diverged: this.form.elements.diverged.checked };
+    const origin = originOf(this.scope());
+    const asked = { limit: this.limit, mode: this.form.elements.mode.value, diverged: this.form.elements.diverged.checked, origin };
     this.asked = asked;
     try {
-      const { cohorts } = await ask(["cohorts"], asked);
+      const { cohorts, searched } = await ask(["cohorts"], asked);
       if (this.asked !== asked) return; // the filter has changed meanwhile
       this.found = cohorts;
+      show(byId("origin-note"), origin !== null);
+      setText(byId("origin-note"), origin ? `Those with a distinct answer of ${ORIGINS[origin]}, among the ${plural(searched, "cohort")} seen last.` : "");
       this.offer(cohorts.map((cohort) => cohort.id.mode));
       this.failed(null);
     } catch (failure) {
@@ -67,14 +73,18 @@ export class Cohorts {
 
   draw() {
     if (this.found === null) return;
-    drawList(this.list, this.found, this.open);
+    drawList(this.list, this.found, this.open, this.started());
+    this.rove(this.list.querySelector('a[tabindex="0"]'));
     show(byId("older"), this.found.length === this.limit && this.limit < MOST);
     const empty = byId("cohorts-empty");
     show(empty, this.found.length === 0);
     const diverged = this.form.elements.diverged.checked;
+    const origin = originOf(this.scope());
     setText(
       empty,
-      diverged
+      origin
+        ? `No cohort here has a distinct answer of ${ORIGINS[origin]}.`
+        : diverged
         ? "No cohort here has diverged. Untick “diverged only” to see those whose answers agree."
         : "No cohort yet: send something, or set REPRISE_CANARY_INTERVAL=30 to let the gateway ask.",
     );
@@ -84,24 +94,56 @@ export class Cohorts {
   opened(id) {
     this.open = id;
     this.draw();
+    if (id) this.rove(this.linkOf(id));
+  }
+
+  linkOf(id) {
+    return [...this.list.querySelectorAll("a")].find((each) => each.getAttribute("href") === addressOf(id));
+  }
+
+  /** Lets one link alone be reached by Tab, the first where there is no other; arrows reach the rest. */
+  rove(link) {
+    const links = [...this.list.querySelectorAll("a")];
+    const one = links.includes(link) ? link : links[0];
+    for (const each of links) each.tabIndex = each === one ? 0 : -1;
+  }
+
+  /** Arrows lead into the list from wherever they have no meaning of their own: the page, its links, the check box. */
+  keys(event) {
+    if (byId("forks").hidden || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (this.list.contains(event.target)) walk(this.list, event);
+    else if (["ArrowDown", "ArrowUp"].includes(event.key) && !event.target.closest("select, input:not([type=checkbox]), .detail")) {
+      const link = this.list.querySelector('a[tabindex="0"]');
+      if (!link) return;
+      event.preventDefault();
+      link.focus();
+    }
   }
 
   focus(id) {
-    const link = [...this.list.querySelectorAll("a")].find((each) => id && each.getAttribute("href") === addressOf(id));
-    (link ?? this.list.querySelector("a") ?? byId("main")).focus();
+    (this.linkOf(id) ?? this.list.querySelector("a") ?? byId("main")).focus();
   }
 }
 
+const originOf = (scope) => (scope === "all" ? null : scope);
+
 /** The overview's list of what diverged last. Throws Failure. */
-export async function drawLatest() {
-  const { cohorts } = await ask(["cohorts"], { limit: LATEST, diverged: true });
-  drawList(byId("latest"), cohorts, null);
+export async function drawLatest(scope, started) {
+  const origin = originOf(scope);
+  const { cohorts } = await ask(["cohorts"], { limit: LATEST, diverged: true, origin });
+  drawList(byId("latest"), cohorts, null, started);
   const empty = byId("latest-empty");
   show(empty, cohorts.length === 0);
-  setText(empty, "No kept cohort has diverged.");
+  setText(empty, origin ? `No kept cohort with a distinct answer of ${ORIGINS[origin]} has diverged.` : "No kept cohort has diverged.");
 }
 
-function drawList(list, cohorts, open) {
+/** What of a cohort an earlier process counted, or another gateway that shares the ledger; the counts on top know none of it. */
+function age(cohort, started) {
+  if (cohort.last_seen < started) return ", before this process";
+  return cohort.first_seen < started ? ", in part before this process" : "";
+}
+
+function drawList(list, cohorts, open, started) {
   const now = Date.now() / 1000;
   const current = open && addressOf(open);
   keyed(list, cohorts, (cohort) => addressOf(cohort.id), createItem, (node, cohort) => {
@@ -111,7 +153,10 @@ function drawList(list, cohorts, open) {
     if (current === node.dataset.key) link.setAttribute("aria-current", "true");
     else link.removeAttribute("aria-current");
     const compared = cohort.matched + cohort.diverged;
-    setText(numbers, `${count(cohort.diverged)} of ${count(compared)} diverged, ${plural(cohort.distinct, "output")}`);
+    const said = compared
+      ? `${count(cohort.diverged)} of ${count(compared)} diverged, ${plural(cohort.distinct, "output")}`
+      : `${plural(cohort.observed, "answer")}, nothing to compare yet`;
+    setText(numbers, said + age(cohort, started));
     setText(when, ago(cohort.last_seen, now));
   });
 }
@@ -131,19 +176,4 @@ function walk(list, event) {
   if (at < 0 || to === undefined || !links[to]) return;
   event.preventDefault();
   links[to].focus();
-}
-
-/** The labels of the latest runs with their sizes. Throws Failure. */
-export async function drawRuns() {
-  const { runs } = await ask(["runs"], { limit: RUNS });
-  show(byId("runs-latest"), runs.length === RUNS);
-  setText(byId("runs-latest"), `These are the ${RUNS} runs that were answered last.`);
-  show(byId("runs"), runs.length > 0);
-  show(byId("runs-empty"), runs.length === 0);
-  setText(byId("runs-empty"), "No run yet: send x-determinism-run: NAME with requests, and compare two runs with reprise compare.");
-  keyed(
-    byId("runs").tBodies[0], runs, (run) => run.label,
-    (run) => h("tr", {}, h("th", { scope: "row" }, run.label), h("td", { class: "number" })),
-    (row, run) => setText(row.cells[1], count(run.answers)),
-  );
 }

@@ -39,6 +39,9 @@ export function ago(at, now) {
 
 export const brief = (digest, length = 10) => (digest.length > length + 1 ? `${digest.slice(0, length)}…` : digest);
 
+/** Whose answers, as part of a sentence. */
+export const ORIGINS = { client: "clients", canary: "canaries", shadow: "shadows" };
+
 export const CAUSES = {
   co_batched: "co-batched",
   cache_state: "cache state",
@@ -61,6 +64,23 @@ export const MARGIN_MEANINGS = {
   clear: "clear: rounding does not explain it; suspect weights, template or seed",
   unknown: "the margin is not known: that takes logprobs at a known place, of answers that take the likeliest token",
 };
+
+/** Whether the reference was known by its digests alone when an output was compared with it; then nothing was measured. */
+export const byDigests = (output) => output.similarity === null && output.fork_characters === null;
+
+/** Why an output has no margin: the reason that holds, and what would bring one. `sure`: its mode is deterministic. */
+export function marginMissing(output, state, sure) {
+  if (byDigests(output)) {
+    return "the margin is not known: the reference was known by its digests only, read back from the ledger; "
+      + "once an answer has repeated the reference, outputs that are new get margins again";
+  }
+  if (sure || output.origin !== "client") {
+    return "the margin is not known: no logprobs came of the fork (REPRISE_EVIDENCE asks for them), or the answers were sampled, of which a margin says nothing";
+  }
+  const shadows = state.shadow_rate ? `REPRISE_SHADOW_RATE, here ${state.shadow_rate}` : "REPRISE_SHADOW_RATE, off here";
+  return "the margin is not known: these answers came without logprobs at the fork, which nobody adds to standard requests of clients, "
+    + `or were sampled. Canaries bring margins, and so do repeats by the gateway (${shadows})`;
+}
 
 /** How close a margin in nats is; `limits` are the gateway's. */
 export function closeness(margin, limits) {

@@ -1,26 +1,29 @@
 // The page's heartbeat: asks every two seconds while it is seen, and shows what the address names.
 
 import { ask } from "./api.js";
-import { Cohorts, drawLatest, drawRuns } from "./cohorts.js";
+import { Cohorts, drawLatest } from "./cohorts.js";
 import { byId, choice, h, keyed, setText, show } from "./dom.js";
 import { count, moment, plural } from "./format.js";
-import { drawHeadline, drawRates, drawSilence } from "./rates.js";
+import { drawHeadline, drawSilence } from "./headline.js";
+import { askFirsts, drawRates } from "./rates.js";
 import { Recent } from "./recent.js";
 import { drawReplicas, Replicas } from "./replicas.js";
+import { drawRuns, Run } from "./runs.js";
 import { Viewer } from "./viewer.js";
 import { drawWhy } from "./why.js";
 
 const EVERY_MS = 2000;
 const LEDGER_EVERY = 5;
 
-const recent = new Recent();
 const replicas = new Replicas();
 const viewer = new Viewer();
 const problems = new Map();
-const cohorts = new Cohorts((failure) => problem("cohorts", failure));
-const scope = choice(byId("scope"), draw);
+const scope = choice(byId("scope"), rescope);
+const cohorts = new Cohorts((failure) => problem("cohorts", failure), () => scope(), () => state?.started ?? 0);
+const run = new Run((failure) => problem("run", failure));
 const span = choice(byId("window"), draw);
 let state = null;
+let recent = null;
 let heard = false;
 let view = "overview";
 let rounds = 0;
@@ -38,13 +41,19 @@ function problem(about, failure) {
 function draw() {
   if (!state) return;
   show(byId("main"), true);
-  if (heard) drawHeadline(state, recent);
+  if (heard) drawHeadline(state, scope(), recent);
   else drawSilence(state);
   if (view !== "overview") return;
   drawRates(state, scope(), recent);
   drawWhy(state, scope());
   drawReplicas(state, replicas, Number(span()));
   drawLedger();
+}
+
+/** Whose answers are shown has changed: what is listed is asked for anew. */
+function rescope() {
+  draw();
+  if (state) askLedger();
 }
 
 function drawLedger() {
@@ -90,7 +99,7 @@ async function round() {
     return;
   }
   state = found;
-  recent.add(state.now, state.modes);
+  recent = new Recent(state.recent);
   cohorts.offer(state.known_modes);
   await attempt("timeline", () => replicas.update(state));
   draw();
@@ -110,7 +119,14 @@ async function askLedger() {
     return;
   }
   if (view === "forks") await Promise.all([cohorts.update(), viewer.update()]);
-  else await Promise.all([attempt("latest", drawLatest), attempt("runs", drawRuns)]);
+  else if (view === "overview") {
+    await Promise.all([
+      attempt("latest", () => drawLatest(scope(), state.started)),
+      attempt("runs", drawRuns),
+      attempt("firsts", () => askFirsts(state, scope())),
+    ]);
+    drawRates(state, scope(), recent);
+  }
 }
 
 async function beat() {
@@ -129,7 +145,7 @@ async function beat() {
   }
 }
 
-/** Shows what the address names: `#/`, `#/forks?mode=M`, or `#/forks/KEY/MODE/POSTURE?with=DIGEST`. */
+/** Shows what the address names: `#/`, `#/forks?mode=M`, `#/forks/KEY/MODE/POSTURE?with=DIGEST`, or `#/runs/LABEL`. */
 function route() {
   const hash = location.hash || "#/";
   if (!hash.startsWith("#/")) return;
@@ -137,21 +153,23 @@ function route() {
   const [first, ...id] = path.split("/");
   const asked = new URLSearchParams(query);
   const was = view;
-  view = first === "forks" ? "forks" : "overview";
+  view = first === "forks" ? "forks" : first === "runs" && id.length ? "run" : "overview";
   show(byId("overview"), view === "overview");
   show(byId("forks"), view === "forks");
+  show(byId("run"), view === "run");
   for (const link of document.querySelectorAll("nav a")) {
     if (link.dataset.view === view) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  document.title = view === "forks" ? "Forks · Reprise observatory" : "Reprise observatory";
+  document.title = { forks: "Forks · Reprise observatory", run: "Run · Reprise observatory" }[view] ?? "Reprise observatory";
+  run.open(view === "run" ? unescaped(id.join("/")) : null, state);
   if (view === "forks") showForks(id, asked);
   if (!state) return;
   draw();
   if (was !== view) {
     window.scrollTo(0, 0);
     // What the other view could not read is asked for there alone.
-    for (const about of ["latest", "runs", "cohorts"]) problem(about, null);
+    for (const about of ["latest", "runs", "firsts", "cohorts", "run"]) problem(about, null);
     askLedger();
   } else if (asked.has("mode")) cohorts.update();
 }
@@ -187,6 +205,9 @@ async function start() {
     event.preventDefault();
     byId("main").focus();
   });
+  // A heading that takes the focus shows a ring to whom works with keys, and to nobody else.
+  document.addEventListener("keydown", () => (document.documentElement.dataset.keys = "true"), true);
+  document.addEventListener("pointerdown", () => delete document.documentElement.dataset.keys, true);
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && view === "forks" && viewer.id) location.hash = "#/forks";
   });

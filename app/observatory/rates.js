@@ -1,29 +1,43 @@
 // The table of rates: one row for each mode and model, with its bound and its last minutes.
 
+import { ask } from "./api.js";
 import { byId, h, keyed, s, setText, show } from "./dom.js";
-import { count, moment, percent, plural } from "./format.js";
+import { count, moment, percent, plural, seconds } from "./format.js";
 import { drawSparkline, Recent, sparkline } from "./recent.js";
 
 const BAR = 180;
 
-/** The rows of a scope. A mode without figures has one too: what was never measured is worth seeing, and nothing moves. */
+const keyOf = (row) => `${row.mode}|${row.model}`;
+const places = new Map();
+
+/** The figures of those models and modes of which anything was compared, of whatever origin. */
+function measured(state) {
+  const known = new Set(state.modes.filter((row) => row.matched + row.diverged > 0).map(keyOf));
+  return state.modes.filter((row) => known.has(keyOf(row)));
+}
+
+/** Whether nothing diverged in a mode whose first answers may have been co-batched themselves. */
+const isEven = (row, state) => !row.diverged && row.matched > 0 && !state.deterministic_modes.includes(row.mode);
+
+/**
+ * The rows of a scope: one for each mode of which anything was compared, of whatever origin, so that no row moves when
+ * the scope changes. A mode that is new to a page which is being read comes last, so that none moves then either.
+ */
 export function rowsOf(state, scope) {
   const rows = new Map();
-  const used = new Set();
-  for (const mode of state.modes) {
-    const key = `${mode.mode}|${mode.model}`;
-    used.add(mode.mode);
-    if (mode.origin === scope) rows.set(key, mode);
-    else if (!rows.has(key)) rows.set(key, nothing(mode, scope));
+  for (const mode of measured(state)) {
+    if (mode.origin === scope) rows.set(keyOf(mode), mode);
+    else if (!rows.has(keyOf(mode))) rows.set(keyOf(mode), nothing(mode, scope));
   }
-  for (const mode of state.known_modes) if (!used.has(mode)) rows.set(`${mode}|`, nothing({ model: "", mode }, scope));
   const order = (row) => state.known_modes.indexOf(row.mode) + 1 || state.known_modes.length + 1;
-  return [...rows.values()].sort((a, b) => order(a) - order(b) || a.model.localeCompare(b.model));
+  const sorted = [...rows.values()].sort((a, b) => order(a) - order(b) || a.model.localeCompare(b.model));
+  for (const row of sorted) if (!places.has(keyOf(row))) places.set(keyOf(row), places.size);
+  return sorted.sort((a, b) => places.get(keyOf(a)) - places.get(keyOf(b)));
 }
 
 function nothing({ model, mode }, origin) {
   return {
-    model, mode, origin, matched: 0, diverged: 0, incomparable: 0, upper_bound: 1, sentence: "nothing compared yet",
+    model, mode, origin, matched: 0, diverged: 0, incomparable: 0, upper_bound: 1, sentence: "",
     causes: {}, margins: {}, pairs: 0, pairs_equal: 0,
   };
 }
@@ -31,19 +45,19 @@ function nothing({ model, mode }, origin) {
 export function drawRates(state, scope, recent) {
   const rows = rowsOf(state, scope);
   const table = byId("rates");
-  const full = recent.now - recent.since > 595;
-  setText(byId("rates-window"), full ? "Last 10 min" : `Since ${moment(recent.since)}`);
-  keyed(table.tBodies[0], rows, (row) => `${row.mode}|${row.model}`, createRow, (node, row) => {
+  show(table, rows.length > 0);
+  setText(byId("rates-window"), `Last ${recent.minutes} min`);
+  keyed(table.tBodies[0], rows, keyOf, createRow, (node, row) => {
     updateRow(node, row, state, recent.of(Recent.key({ ...row, origin: scope })));
   });
   const empty = byId("rates-empty");
-  show(empty, state.modes.length === 0);
+  show(empty, rows.length === 0);
   setText(
     empty,
     "Nothing has been repeated yet, so nothing could be compared. Send a request twice, or let the gateway ask: "
       + "REPRISE_CANARY_INTERVAL=30 sends a canary every 30 s, REPRISE_SHADOW_RATE=0.01 repeats one request in a hundred.",
   );
-  drawAsides(state);
+  drawNotes(state, rows, scope);
 }
 
 function createRow(row) {
@@ -70,9 +84,9 @@ function updateRow(node, row, state, lately) {
   const alarm = row.diverged > 0 && state.deterministic_modes.includes(row.mode);
   node.dataset.level = compared === 0 ? "none" : alarm ? "bad" : row.diverged ? "seen" : "ok";
   setText(diverged.children[0], compared ? count(row.diverged) : "–");
-  setText(diverged.children[1], compared ? `of ${count(compared)}` : "");
+  setText(diverged.children[1], compared ? `of ${count(compared)}${isEven(row, state) ? " *" : ""}` : "");
   drawBound(rate.children[0], row, compared);
-  setText(rate.children[1], compared ? row.sentence.replace(/^[^,]*, /, "") : row.sentence);
+  setText(rate.children[1], compared ? row.sentence.replace(/^[^,]*, /, "") : "nothing compared yet");
   rate.title = compared ? row.sentence : "";
   drawSparkline(recently.children[0], lately.buckets);
   setText(recently.children[1], lately.compared ? `${count(lately.diverged)} of ${count(lately.compared)}` : "none");
@@ -91,70 +105,62 @@ function drawBound(svg, row, compared) {
   );
 }
 
-function drawAsides(state) {
+/** Notes under the table. What has no origin says that it is of all. */
+function drawNotes(state, rows, scope) {
   const skipped = Object.entries(state.skipped).sort((a, b) => b[1] - a[1]);
   const reasons = skipped.map(([reason, number]) => `${count(number)} ${reason.replaceAll("_", " ")}`).join(", ");
-  setText(byId("skipped"), skipped.length ? `Compared to nothing: ${reasons}.` : "");
   const crossed = Object.entries(state.crossed)
     .map(([kind, { match = 0, diverged = 0 }]) => [kind, diverged, match + diverged])
     .filter(([, , all]) => all > 0)
     .map(([kind, diverged, all]) => `${count(diverged)} of ${count(all)} ${kind === "posture" ? "on another posture" : "in another mode"}`);
-  setText(byId("crossed"), crossed.length ? `The same request answered otherwise: ${crossed.join(", ")}.` : "");
-}
-
-/** The sentence on top: is everything fine? Worst first. */
-export function headline(state, recent) {
-  const sums = state.modes.filter((mode) => mode.origin === "all");
-  const total = (rows, name) => rows.reduce((sum, row) => sum + row[name], 0);
-  const alarms = sums.filter((row) => state.deterministic_modes.includes(row.mode));
-  const deterministic = total(alarms, "matched") + total(alarms, "diverged");
-  const healthy = state.replicas.filter((replica) => replica.healthy).length;
-  const dropped = Object.values(state.ledger.dropped).reduce((sum, number) => sum + number, 0);
-  const part = (some, all) => (all ? `${count(some)} of ${count(all)} diverged` : "nothing compared");
-  const lately = sums.map((row) => recent.of(Recent.key(row)));
-  const facts = [
-    ["replicas", `${healthy} of ${state.replicas.length} healthy`, healthy < state.replicas.length],
-    ["deterministic modes", part(total(alarms, "diverged"), deterministic), total(alarms, "diverged") > 0],
-    ["recently", part(total(lately, "diverged"), total(lately, "compared")), false],
-    ["ledger", state.ledger.problem ? "away" : dropped ? `${plural(dropped, "answer")} dropped` : "writes", Boolean(state.ledger.problem || dropped)],
-    ["queue", plural(state.ledger.queued, "observation"), false],
-  ];
-  return { ...verdict(), facts };
-
-  function verdict() {
-    if (!healthy) return { level: "bad", text: "No replica is healthy: deterministic or not, nothing is served." };
-    const bad = alarms.filter((row) => row.diverged);
-    if (bad.length) {
-      const modes = [...new Set(bad.map((row) => row.mode))].join(", ");
-      const fresh = total(bad.map((row) => recent.of(Recent.key(row))), "diverged");
-      const when = fresh ? `${count(fresh)} since ${moment(recent.since)}` : `none since ${moment(recent.since)}`;
-      return { level: "bad", text: `Answers diverged in a deterministic mode (${modes}): ${count(total(bad, "diverged"))} since the gateway started, ${when}.` };
-    }
-    if (healthy < state.replicas.length) return { level: "warn", text: `${plural(state.replicas.length - healthy, "replica")} out.` };
-    if (state.ledger.problem) return { level: "warn", text: "The ledger is away; verdicts go on from memory." };
-    if (dropped) return { level: "warn", text: "Some answers did not reach the ledger." };
-    if (deterministic) return { level: "ok", text: `No answer diverged in a deterministic mode, of ${count(deterministic)} compared.` };
-    if (sums.length) return { level: "idle", text: "No deterministic mode has been compared yet." };
-    return { level: "idle", text: "Nothing has been compared yet." };
-  }
-}
-
-/** What was fine may not be so any more: old figures must not look like news. */
-export function drawSilence(state) {
-  byId("headline").dataset.level = "warn";
-  setText(byId("verdict"), state ? `No answer from the gateway; all figures are those of ${moment(state.now)}.` : "No answer from the gateway yet.");
-}
-
-export function drawHeadline(state, recent) {
-  const { level, text, facts } = headline(state, recent);
-  byId("headline").dataset.level = level;
-  setText(byId("verdict"), text);
+  const even = rows.filter((row) => isEven(row, state));
+  const notes = [
+    // Always there, and first: what comes and goes must not move the others.
+    ["even", even.length ? `* ${[...new Set(even.map((row) => row.mode))].join(", ")}: the first answer of a cohort is what the others are compared with, and may itself have been co-batched.${firsts(even[0].mode)}` : rows.length ? " " : null],
+    ["unmeasured", unmeasured(state)],
+    ["crossed", crossed.length ? ["The same request was answered otherwise ", h("b", {}, crossed.join(", ")), " (all origins)."] : null],
+    ["canaries", scope === "all" || scope === "canary" ? canaries(state) : null],
+    ["skipped", skipped.length ? `Compared to nothing: ${reasons} (all origins).` : null],
+  ].filter(([, said]) => said);
   keyed(
-    byId("facts"), facts, ([name]) => name,
-    ([name]) => h("li", {}, h("span", {}, name), " ", h("b")),
-    (node, [, value, attention]) => {
-      node.dataset.level = attention ? "attention" : "";
-      setText(node.querySelector("b"), value);
+    byId("notes"), notes, ([name]) => name,
+    ([name]) => h("li", { id: name }),
+    (node, [, said]) => {
+      const parts = [said].flat();
+      node.dataset.empty = said === " ";
+      if (node.textContent !== parts.map((part) => part.textContent ?? part).join("")) node.replaceChildren(...parts);
     },
   );
+}
+
+function unmeasured(state) {
+  const used = new Set(measured(state).map((mode) => mode.mode));
+  const never = state.known_modes.filter((mode) => !used.has(mode));
+  return never.length && used.size ? `Nothing to compare yet in ${never.join(", ")}.` : null;
+}
+
+function canaries({ canaries: told }) {
+  if (!told) return null;
+  const { sent, round, interval, first_comparison: first } = told;
+  const place = sent <= round ? `${count(sent)} of ${count(round)} of the first round` : `${count(sent)}, ${count(sent % round)} of ${count(round)} in round ${count(Math.floor(sent / round) + 1)}`;
+  const due = first === null ? "" : ` The first of them comes again, and can be compared, about ${moment(first)}; sooner where the ledger knows it from an earlier process.`;
+  return `Canaries sent: ${place}, one every ${seconds(interval)}.${due}`;
+}
+
+const peaks = new Map();
+
+/** Asks with how many others the references of a mode ran whose answers all agree; `rows` are those of the table. */
+export async function askFirsts(state, scope) {
+  const even = rowsOf(state, scope).find((row) => isEven(row, state));
+  if (!even) return;
+  const { cohorts } = await ask(["cohorts"], { limit: 100, mode: even.mode, origin: scope === "all" ? null : scope });
+  const known = cohorts.map((cohort) => cohort.reference_peak).filter((peak) => peak !== null);
+  peaks.set(even.mode, { known: known.length, batched: known.filter((peak) => peak > 1).length, most: Math.max(1, ...known) });
+}
+
+function firsts(mode) {
+  const found = peaks.get(mode);
+  if (!found?.known) return "";
+  if (!found.batched) return ` Of the ${plural(found.known, "cohort")} seen last, every first answer ran alone.`;
+  return ` Of the ${plural(found.known, "cohort")} seen last, ${plural(found.batched, "first answer")} ran with others, ${count(found.most - 1)} at most.`;
 }

@@ -1,66 +1,39 @@
-// The page's own memory of the counters: what was compared, and what of it diverged, in the last minutes.
+// What was compared in the last minutes, by the gateway's own memory: the same for every page, whenever it was opened.
 
 import { s } from "./dom.js";
 
-const SPAN = 600;
 const BUCKETS = 60;
-const WIDTH = 120;
+const WIDTH = 100;
 const HEIGHT = 22;
 
-/** Samples of the counters by `origin|model|mode`. Times are the gateway's, in seconds since 1970. */
+/** The figures of `state.recent` by `origin|model|mode`. Times are the gateway's, in seconds since 1970. */
 export class Recent {
-  constructor() {
-    this.began = null;
-    this.now = 0;
-    this.last = null;
-    this.before = new Map();
-    this.steps = new Map();
+  constructor({ since, until, modes }) {
+    Object.assign(this, { since, until });
+    this.known = new Map(modes.map((mode) => [Recent.key(mode), mode]));
   }
 
   static key(mode) {
     return `${mode.origin}|${mode.model}|${mode.mode}`;
   }
 
-  add(now, modes) {
-    this.began ??= now;
-    for (const mode of modes) {
-      const key = Recent.key(mode);
-      const total = { compared: mode.matched + mode.diverged, diverged: mode.diverged };
-      // A label set that is new to a page which has looked before began at 0.
-      const before = this.before.get(key) ?? (this.last === null ? total : { compared: 0, diverged: 0 });
-      // A gateway that started anew counts from 0.
-      const since = (name) => (total[name] >= before[name] ? total[name] - before[name] : total[name]);
-      const step = { from: this.last ?? now, to: now, compared: since("compared"), diverged: since("diverged") };
-      const steps = this.steps.get(key) ?? [];
-      if (step.compared || step.diverged) steps.push(step);
-      while (steps.length && steps[0].to < now - SPAN) steps.shift();
-      this.steps.set(key, steps);
-      this.before.set(key, total);
-    }
-    this.last = this.now = now;
+  /** How far back this goes, in whole minutes, 1 at least. */
+  get minutes() {
+    return Math.max(1, Math.round((this.until - this.since) / 60));
   }
 
-  /** Since when this is all that was compared: at most ten minutes ago. */
-  get since() {
-    return Math.max(this.began ?? this.now, this.now - SPAN);
-  }
-
-  /** What happened within the span: sums, and counts by bucket, those of a pause of the page spread over it. */
+  /** What happened meanwhile: sums, and counts by bucket. */
   of(key) {
+    const { compared = 0, diverged = 0, steps = [] } = this.known.get(key) ?? {};
     const buckets = Array.from({ length: BUCKETS }, () => ({ compared: 0, diverged: 0 }));
-    const sum = { compared: 0, diverged: 0 };
-    for (const step of this.steps.get(key) ?? []) {
-      sum.compared += step.compared;
-      sum.diverged += step.diverged;
-      const place = (at) => Math.floor(((at - this.now + SPAN) / SPAN) * BUCKETS);
-      const last = Math.min(BUCKETS - 1, Math.max(0, place(step.to)));
-      const first = Math.min(last, Math.max(0, place(step.from) + 1));
-      for (let bucket = first; bucket <= last; bucket += 1) {
-        buckets[bucket].compared += step.compared / (last - first + 1);
-        buckets[bucket].diverged += step.diverged / (last - first + 1);
-      }
+    // A young process has little to show: its bars begin at the right, as those of an old one do.
+    const span = Math.max(this.until - this.since, 900);
+    for (const [at, more, parted] of steps) {
+      const place = Math.min(BUCKETS - 1, Math.max(0, Math.ceil(((at - this.until + span) / span) * BUCKETS) - 1));
+      buckets[place].compared += more;
+      buckets[place].diverged += parted;
     }
-    return { ...sum, buckets };
+    return { compared, diverged, buckets };
   }
 }
 
@@ -78,7 +51,7 @@ export function drawSparkline(svg, buckets) {
       d: buckets
         .map((bucket, index) => [index * step, value(bucket)])
         .filter(([, amount]) => amount > 0)
-        .map(([x, amount]) => `M${x} ${HEIGHT}h${step - 0.4}v-${Math.max(2, (HEIGHT - 1) * Math.sqrt(amount / most)).toFixed(1)}h-${step - 0.4}z`)
+        .map(([x, amount]) => `M${x.toFixed(2)} ${HEIGHT}h${(step - 0.4).toFixed(2)}v-${Math.max(2, (HEIGHT - 1) * Math.sqrt(amount / most)).toFixed(1)}h-${(step - 0.4).toFixed(2)}z`)
         .join(""),
     });
   svg.replaceChildren(

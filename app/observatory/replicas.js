@@ -1,8 +1,9 @@
 // The replicas: what each is, what it honours and why not, and its timeline.
 
-import { ask, receiptAddress } from "./api.js";
+import { ask } from "./api.js";
 import { byId, h, keyed, s, setText, show } from "./dom.js";
 import { brief, moment, plural, seconds } from "./format.js";
+import { receiptCell } from "./receipt.js";
 import { drawTimeline } from "./timeline.js";
 
 const KEPT_SECONDS = 3600;
@@ -68,7 +69,7 @@ function takeIn(log, said, now) {
   const moment = (micro) => (micro === null ? null : began + micro / 1e6);
   for (const row of said.admissions) {
     const [asked, granted, ended] = [row.asked_us, row.granted_us, row.ended_us].map(moment);
-    log.phases.set(row.sequence, { sequence: row.sequence, request: row.request, asked, granted, ended, peak: row.peak });
+    log.phases.set(row.sequence, { sequence: row.sequence, request: row.request, asked, granted, ended, peak: row.peak, receipt: row.receipt });
   }
   for (const [sequence, phase] of log.phases) {
     if (phase.ended !== null && phase.ended < now - KEPT_SECONDS) log.phases.delete(sequence);
@@ -86,11 +87,11 @@ export function drawReplicas(state, replicas, span) {
     updateCard(card, replica, replicas.postures.get(name));
     const phases = replica.guarded ? replicas.phases(name) : null;
     const svg = card.querySelector("svg.timeline");
-    const words = drawTimeline(svg, replicas.samples.get(name) ?? [], phases, state.now - span, state.now);
+    const words = drawTimeline(svg, name, replicas.samples.get(name) ?? [], phases, state.now - span, state.now);
     setText(card.querySelector(".words"), words);
     const details = card.querySelector("details");
     show(details, replica.guarded);
-    if (details.open) drawPhases(details, phases ?? []);
+    if (details.open) drawPhases(details, phases ?? [], state);
   });
 }
 
@@ -170,7 +171,7 @@ function drawMitigations(card, mitigations) {
   );
 }
 
-function drawPhases(details, phases) {
+function drawPhases(details, phases, state) {
   const last = phases.slice(-LISTED).reverse();
   keyed(
     details.querySelector("tbody"), last, (phase) => phase.sequence.toString(),
@@ -181,12 +182,16 @@ function drawPhases(details, phases) {
       setText(waited, seconds(phase.granted - phase.asked));
       setText(ran, phase.ended === null ? "runs" : seconds(phase.ended - phase.granted));
       setText(beside, phase.peak === 1 ? "nothing" : plural(phase.peak - 1, "request"));
-      if (!request.hasChildNodes()) request.append(requestLink(phase.request));
+      // A receipt comes with the request's end, and goes when others have come after it.
+      if (row.dataset.receipt === `${phase.receipt}|${phase.ended}`) return;
+      row.dataset.receipt = `${phase.receipt}|${phase.ended}`;
+      request.replaceChildren(requestCell(phase, state));
     },
   );
 }
 
-function requestLink(request) {
+function requestCell({ request, receipt, ended }, state) {
   if (request === null) return h("span", { class: "faint" }, "not through a gateway");
-  return h("a", { href: receiptAddress(request), target: "_blank", rel: "noopener" }, brief(request, 12));
+  if (ended === null && !receipt) return h("span", { class: "faint" }, "no receipt before its end");
+  return receiptCell(request, receipt, ended ?? state.now, state);
 }

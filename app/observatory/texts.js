@@ -43,7 +43,7 @@ function pair(outputs, choices, title) {
     const note = "The kept texts are equal: the outputs part in what is not shown here, a finish reason, a masked secret, or beyond the size that is kept.";
     return h("div", {}, heading, h("p", { class: "about" }, note), h("div", { class: "texts" }, column(`${reference.letter} and ${other.letter}`, "left", null, [h("span", {}, visible(fork.shared.join("")))])), parts([reference], choices));
   }
-  const note = `${plural(fork.at, "shared character")}, then`;
+  const note = `${plural(fork.at, "shared character")}, then the characters`;
   return h(
     "div", {}, heading,
     h(
@@ -52,6 +52,7 @@ function pair(outputs, choices, title) {
       column(other.letter, "right", `${note} “${visibleMark(fork.right.mark)}”`, body(fork.shared, fork.right)),
     ),
     parts(outputs, choices),
+    h("p", { class: "about" }, "Marked are the characters from the first that differs; the tokens that part may begin before it, for where tokens begin is not kept."),
   );
 }
 

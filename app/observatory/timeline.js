@@ -12,10 +12,10 @@ const AXIS = 140;
 const TICKS = new Map([[60, 15], [600, 120], [3600, 600]]);
 
 /**
- * Draws `samples` (of the gateway's probes) and `phases` (of the guard's log, null where it cannot be asked) between two
+ * Draws for the replica `name` its `samples` (of the gateway's probes) and `phases` (of the guard's log, null where it cannot be asked) between two
  * moments in seconds since 1970. Returns what there is to see, in words.
  */
-export function drawTimeline(svg, samples, phases, from, to) {
+export function drawTimeline(svg, name, samples, phases, from, to) {
   const width = Math.max(240, svg.clientWidth || 600);
   svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
   const x = (at) => GUTTER + ((Math.min(to, Math.max(from, at)) - from) / (to - from)) * (width - GUTTER);
@@ -23,7 +23,11 @@ export function drawTimeline(svg, samples, phases, from, to) {
   const seen = samples.filter((sample) => sample.at >= from);
   const shown = phases?.filter((phase) => (phase.ended ?? to) >= from) ?? null;
   const most = Math.max(1, ...seen.map((sample) => Math.max(sample.shared, sample.waiting_shared, sample.waiting_exclusive)));
+  const words = describe(shares, shown, seen);
+  const title = `Replica ${name}, the last ${seconds(to - from)}: ${words}`;
+  svg.setAttribute("aria-label", title);
   svg.replaceChildren(
+    s("title", {}, title),
     ...ground(width, most),
     ...axis(x, from, to, width),
     ...phaseBars(x, shown, to),
@@ -33,8 +37,6 @@ export function drawTimeline(svg, samples, phases, from, to) {
     steps("waiting-shared", seen, x, (sample) => sample.waiting_shared / most),
     steps("waiting-exclusive", seen, x, (sample) => sample.waiting_exclusive / most),
   );
-  const words = describe(shares, shown, seen);
-  svg.setAttribute("aria-label", words);
   return words;
 }
 
@@ -58,7 +60,7 @@ function ground(width, most) {
   return [
     label(PHASES[0] + 12, "phases"),
     label(SHARE[0] + 10, "share"), label(SHARE[0] + 24, "of time", "faint"),
-    label(LOAD[0] + 10, "requests"), label(LOAD[0] + 24, `of ${most}`, "faint"),
+    label(LOAD[0] + 10, "requests"), label(LOAD[0] + 24, `max ${most}`, "faint"),
     line(PHASES[0] + PHASES[1]), line(SHARE[0] + SHARE[1]), line(LOAD[0] + LOAD[1]),
   ];
 }

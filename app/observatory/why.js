@@ -57,12 +57,12 @@ function drawPositions(box, state) {
     });
   }
   const all = sums.reduce((sum, bucket) => sum + bucket.alarm + bucket.other, 0);
-  setText(byId("positions-note"), all ? `after so many tokens at most; ${plural(all, "fork")} known to the token, of all origins` : "");
+  setText(byId("positions-note"), all ? `Where they fork: after so many tokens at most; ${plural(all, "fork")} known to the token, of all origins.` : "");
   const key = JSON.stringify(sums);
   if (box.dataset.drawn === key) return;
   box.dataset.drawn = key;
   if (!all) {
-    box.replaceChildren(h("p", { class: "empty" }, "No fork with a known token position yet."));
+    box.replaceChildren(h("p", { class: "empty" }, "No fork with a known token position yet, of any origin."));
     return;
   }
   const most = Math.max(...sums.map((bucket) => bucket.alarm + bucket.other));

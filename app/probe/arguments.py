@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable
 from typing import Final
 
-from app.determinism.mode import REQUESTABLE_MODES, Mode
+from app.determinism.mode import REQUESTABLE_MODES, Mode, did_you_mean
 
 DEFAULT_MODES: Final = (Mode.STANDARD, Mode.SEEDED, Mode.ISOLATED, Mode.HARDENED)
 
@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="the model to ask (default: the first of /v1/models)")
     parser.add_argument(
         "--modes",
+        "--mode",
         type=_modes,
         default=DEFAULT_MODES,
         metavar="LIST",
@@ -131,6 +132,7 @@ def _modes(text: str) -> tuple[Mode, ...]:
         known = ", ".join(REQUESTABLE_MODES)
         raise argparse.ArgumentTypeError(
             f"unknown mode {', '.join(map(repr, unknown)) or repr(text)}; known are {known}"
+            f"{did_you_mean(unknown[0]) if unknown else ''}"
         )
     return tuple(dict.fromkeys(map(Mode, names)))
 

@@ -19,6 +19,7 @@ from app.probe.experiment import Experiment, NotMeasurable
 from app.probe.mix_command import run_mix
 from app.probe.report import EXIT_INTERRUPTED, EXIT_NOT_MEASURED, Report, notes, render_tables
 from app.probe.runner import Probe, Watch
+from app.probe.terminal import Lines
 
 _WIDTH_WITHOUT_TERMINAL: Final = 160
 
@@ -83,11 +84,15 @@ def _print(report: Report) -> None:
 
 @contextmanager
 def _progress(experiment: Experiment) -> Iterator[Watch]:
-    """One bar per mode begun, on standard error, and only where that is a terminal."""
+    """One bar per mode begun, on standard error, or lines where that is no terminal."""
     console = Console(stderr=True)
+    if not console.is_terminal:
+        lines = Lines()
+        yield lambda mode, requests: lines.advance(mode.value, requests, experiment.requests)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     tasks: dict[Mode, TaskID] = {}
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
 
         def watch(mode: Mode, requests: int) -> None:
             if mode not in tasks:

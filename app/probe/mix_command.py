@@ -21,7 +21,7 @@ def run_mix(arguments: argparse.Namespace, environment: Mapping[str, str]) -> in
     """
     plan = MixPlan.of(arguments, environment)
     interrupted = False
-    with progress(plan.steps) as watch:
+    with progress(plan.steps, lines=True) as watch:
         probe = MixProbe(plan, watch=watch)
         try:
             anyio.run(probe.run)

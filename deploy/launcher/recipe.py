@@ -109,8 +109,18 @@ def bundled_model_flags(layout: Layout) -> tuple[str, ...]:
 
 def gateway_start(layout: Layout, options: Options, guard_key: str | None) -> Command:
     """The command that serves the gateway. ``guard_key`` None leaves the environment's, if there is one."""
+    secrets = {} if guard_key is None else {"REPRISE_GUARD_KEY": guard_key}
+    return Command("starting the gateway", _serve(layout, options), secrets=secrets)
+
+
+def gateway_check(layout: Layout, options: Options) -> Command:
+    """The command that looks at the gateway's settings, and starts nothing."""
+    return Command("checking the gateway's settings", (*_serve(layout, options), "--check"))
+
+
+def _serve(layout: Layout, options: Options) -> tuple[str, ...]:
     upstreams = options.upstreams or (f"http://127.0.0.1:{options.engine_port}",)
-    argv = (
+    return (
         str(layout.gateway_environment / "bin" / "reprise"),
         "serve",
         "--host",
@@ -119,8 +129,6 @@ def gateway_start(layout: Layout, options: Options, guard_key: str | None) -> Co
         str(options.port),
         *(part for url in upstreams for part in ("--upstream", url)),
     )
-    secrets = {} if guard_key is None else {"REPRISE_GUARD_KEY": guard_key}
-    return Command("starting the gateway", argv, secrets=secrets)
 
 
 def _locked(label: str, python: Path, lock: Path) -> Command:

@@ -48,6 +48,8 @@ class Plan:
     """Every command of a launch in its order; engine and model are None before upstreams that exist."""
 
     installations: tuple[recipe.Installation, ...]
+    """The gateway's comes first."""
+    check: Command
     model: Command | None
     engine: Command | None
     gateway: Command
@@ -70,14 +72,17 @@ class Launch:
             self._print(recipe.creation(installation, clear=True))
             for command in (*installation.packages, installation.project):
                 self._print(command)
+            if installation.name == "gateway":
+                self._print(plan.check)
         for one in (plan.model, plan.engine, plan.gateway):
             if one is not None:
                 self._print(one)
 
     def run(self) -> int:
         """Install what is missing, start, say ready, and wait for the end. Raises LaunchError and Interrupted."""
-        self._check_machine()
+        # Before the ports: those of a run in this checkout are in use, and other ones would not help.
         with self._alone():
+            self._check_machine()
             return self._run()
 
     @contextmanager
@@ -115,12 +120,14 @@ class Launch:
 
     def _plan(self) -> Plan:
         gateway = recipe.gateway(self.layout, development=False)
+        check = recipe.gateway_check(self.layout, self._options)
         if self._options.upstreams:
-            return Plan((gateway,), None, None, recipe.gateway_start(self.layout, self._options, None))
+            return Plan((gateway,), check, None, None, recipe.gateway_start(self.layout, self._options, None))
         device = machine.resolve(self._options.device)
         key = os.environ.get("REPRISE_GUARD_KEY") or secrets.token_hex(32)
         return Plan(
             installations=(gateway, recipe.engine(self.layout, device)),
+            check=check,
             model=recipe.model(self.layout) if self._options.model is None else None,
             engine=recipe.engine_start(self.layout, self._options, device, key),
             gateway=recipe.gateway_start(self.layout, self._options, key),
@@ -131,8 +138,18 @@ class Launch:
         with installer.exclusive():
             for installation in plan.installations:
                 installer.ensure(installation)
+                if installation.name == "gateway":
+                    self._check_settings(plan.check, supervisor)
             if plan.model is not None:
                 installer.make(plan.model)
+
+    def _check_settings(self, command: Command, supervisor: Supervisor) -> None:
+        """Let the gateway look at its settings before the engine takes its time. Raises LaunchError."""
+        log = self.layout.log("gateway")
+        log.unlink(missing_ok=True)
+        with self._progress.step(command.label):
+            if supervisor.run(command, log) != 0:
+                raise LaunchError("the gateway cannot start with these settings", log=log)
 
     def _start(self, name: str, command: Command, supervisor: Supervisor, *, grace: float, url: str) -> None:
         """Start a program and wait until ``url`` answers 200. Raises LaunchError when it ends or takes too long."""

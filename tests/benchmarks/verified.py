@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 
 SUBJECTS = ("rivers", "clocks", "bread", "maps", "bees", "tides", "glass", "trains", "ink", "snow", "chess", "salt")
-WORDS = "river stone light garden music window paper harbour engine winter copper forest".split()
+WORDS = ("river", "stone", "light", "garden", "music", "paper", "harbour", "engine", "winter", "copper", "forest")
 _DONE = "data: [DONE]"
 
 
@@ -116,9 +116,8 @@ async def measure(arguments: argparse.Namespace) -> None:
     """Every line, one after the other."""
     known: dict[tuple[str, str], str] = {}
     diverged: dict[str, list[bool]] = defaultdict(list)
-    print(
-        f"{'mode':22} {'tokens/s':>9} {'first chunk':>12} {'passes':>7} {'rolled':>7} {'accepted':>9} {'s/pass':>7}  diverged"
-    )
+    print(f"{'mode':22} {'tokens/s':>9} {'first chunk':>12} {'passes':>7} {'rolled':>7}", end=" ")
+    print(f"{'accepted':>9} {'s/pass':>7}  diverged")
     async with httpx.AsyncClient(base_url=arguments.url, timeout=900.0, trust_env=False) as client:
         for name, together in itertools.product(arguments.runs.split(","), map(int, arguments.together.split(","))):
             line, answers = await run(client, arguments, name, together)

@@ -436,6 +436,17 @@ def test_cohorts_are_listed_with_the_latest_first(store: Store) -> None:
     assert (found.first_seen, found.last_seen) == (1.0, 10.0)
 
 
+def test_a_listed_cohort_tells_its_origins_and_the_peak_of_its_reference(store: Store) -> None:
+    """Those of the specimens that were kept, each once, whatever batch brought them; none where there are none."""
+    first = Reference("o-1", Blocks("tokens", ()), "r", 16, None)
+    by = [Specimen(f"o-{n}", "r", "r", float(n), origin) for n, origin in enumerate(("shadow", "client", "client"), 1)]
+    store.record([sighting("o-1", first=first, kept=by[0]), sighting("o-2", Verdict.DIVERGED, kept=by[1])])
+    store.record([sighting("o-3", Verdict.DIVERGED, kept=by[2]), sighting(of=cohort("bare"), at=1.0)])
+    told, bare = store.cohorts(limit=2)
+    assert (told.reference_peak, told.origins) == (16, ("client", "shadow"))
+    assert (bare.reference_peak, bare.origins) == (reference().coresident_peak, ())
+
+
 def test_cohorts_are_listed_by_mode_and_by_divergence(store: Store) -> None:
     """The two conditions hold together, and a cohort diverges once for all."""
     diverged = [cohort("a"), cohort("b", mode="standard")]

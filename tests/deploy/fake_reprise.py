@@ -1,8 +1,8 @@
 """Stands for the ``reprise`` command of both environments: real processes and ports, no engine.
 
 It notes what it was given in ``$FAKE_NOTES/<command>.json``. ``$FAKE_ENGINE`` says how the engine behaves: ``serves``,
-``dies`` at once, ``leaves-worker`` (a worker that ignores SIGTERM and outlives it), or ``never-ready``. ``serve --check``
-refuses what ``$FAKE_REFUSAL`` says.
+``dies`` at once, ``leaves-worker`` (a worker that ignores SIGTERM and outlives it), or ``never-ready``.
+``serve --check`` ends with the line in ``$FAKE_REFUSAL``, if there is one.
 """
 
 import http.server

@@ -43,6 +43,15 @@ def test_the_compose_file_fits_its_schema() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_line_to_paste_sets_every_key() -> None:
+    """Those without which compose refuses, and the observatory's, without which the page is shown to nobody there."""
+    file = (ROOT / "docker-compose.yml").read_text()
+    required = set(re.findall(r"\$\{(\w+):\?", file)) | {"REPRISE_OBSERVATORY_KEY"}
+    pasted = re.search(r"^#   export (.*?[^\\])\n", file, re.MULTILINE | re.DOTALL)
+    assert pasted is not None
+    assert required == set(re.findall(r"(\w+)=", pasted[1]))
+
+
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_starts_as_deploy_up_starts_it(name: str) -> None:
     """The engine's container runs the command of ``deploy/up``, which is the one that tests exercise."""

@@ -57,13 +57,14 @@ def test_dry_run_lists_every_command_in_order_and_keeps_the_key_to_itself() -> N
     milestones = [
         "venv --clear",
         "--require-hashes -r",
+        "serve --host 127.0.0.1 --port 8000 --upstream http://127.0.0.1:8001 --check",
         ".venv-engine",
         "torch-cpu.txt",
         "# if that fails:",
         "requirements-cpu.txt",
         "app.engine.demo_model",
         "engine --profile deterministic",
-        "serve --host 127.0.0.1 --port 8000 --upstream http://127.0.0.1:8001",
+        "serve --host 127.0.0.1 --port 8000 --upstream http://127.0.0.1:8001\n",
     ]
     places = [done.stdout.find(milestone) for milestone in milestones]
     assert -1 not in places, dict(zip(milestones, places, strict=True))
@@ -215,6 +216,22 @@ def test_an_engine_that_cannot_start_ends_the_run(checkout: Checkout, ports: tup
     assert not (checkout.notes / "serve.json").exists()
 
 
+def test_settings_that_the_gateway_refuses_are_said_before_the_engine_starts(
+    checkout: Checkout, ports: tuple[str, str]
+) -> None:
+    """The gateway's own line and one more with the log, exit code 1, and no engine."""
+    flags = ("--model", "org/model", "--device", "cpu", "--port", ports[0], "--engine-port", ports[1])
+    process = checkout.start(*flags, FAKE_REFUSAL="reprise serve: default_mode: no such mode")
+    out, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 1
+    assert "starting the engine" not in out
+    assert errors.splitlines()[-2:] == [
+        "    | reprise serve: default_mode: no such mode",
+        "deploy/up: the gateway cannot start with these settings (log: .reprise/logs/gateway.log)",
+    ]
+    assert not (checkout.notes / "engine.json").exists()
+
+
 @pytest.mark.parametrize("victim", ["engine", "serve"])
 def test_a_child_that_dies_later_takes_the_other_with_it(
     checkout: Checkout, ports: tuple[str, str], victim: str
@@ -293,17 +310,18 @@ def test_what_cannot_be_isolated_is_not_promised(checkout: Checkout, ports: tupl
 
 
 def test_one_run_per_checkout(checkout: Checkout, ports: tuple[str, str]) -> None:
-    """A second run is refused in one line before it touches the logs of the first."""
+    """A second run is refused in one line before it touches the logs of the first, on its ports and on free ones."""
     first = checkout.start("--upstream", "http://127.0.0.1:1", "--port", ports[0])
     read_until(first, "Ctrl-C")
     log = checkout.layout.log("gateway")
     before = log.stat().st_ino
 
-    second = checkout.start("--upstream", "http://127.0.0.1:1", "--port", ports[1])
-    _, errors = second.communicate(timeout=DEADLINE)
+    for port in ports:
+        second = checkout.start("--upstream", "http://127.0.0.1:1", "--port", port)
+        _, errors = second.communicate(timeout=DEADLINE)
 
-    assert second.returncode == 1
-    assert errors == "deploy/up: another ./deploy/up runs in this checkout; stop it, or use a second clone\n"
+        assert second.returncode == 1
+        assert errors == "deploy/up: another ./deploy/up runs in this checkout; stop it, or use a second clone\n"
     assert log.stat().st_ino == before
     first.send_signal(signal.SIGTERM)
     first.communicate(timeout=DEADLINE)

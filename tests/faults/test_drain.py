@@ -44,6 +44,24 @@ async def test_readiness_turns_off_first_and_streams_finish(upstream: ScriptedVl
     assert b"data: [DONE]" in answer.body
 
 
+async def test_after_ctrl_c_streams_finish_too(upstream: ScriptedVllm, tmp_path: Path) -> None:
+    """Without a delay: the listener closes at once, the stream comes to its end, and the exit status is a shell's."""
+    settings = {"REPRISE_SHUTDOWN_DELAY": "20", "REPRISE_SHUTDOWN_GRACE": "20"}
+    async with gateway_process(tmp_path, upstream, **settings) as (process, gateway):
+        with anyio.fail_after(15):
+            stream = start(gateway.post({"model": "m", "stream": True, "x_script": {"hold": 1}}))
+            await upstream.until(1)
+            process.send_signal(signal.SIGINT)
+            await refuses(gateway)
+            assert process.returncode is None
+            upstream.release.set()
+            answer = await stream
+            await process.wait()
+    assert answer.complete
+    assert b"data: [DONE]" in answer.body
+    assert process.returncode == 130
+
+
 async def test_what_outlives_the_grace_ends_with_an_error_event(upstream: ScriptedVllm, tmp_path: Path) -> None:
     """It never looks complete, and the process ends."""
     settings = {"REPRISE_SHUTDOWN_DELAY": "0", "REPRISE_SHUTDOWN_GRACE": "1"}

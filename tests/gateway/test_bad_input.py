@@ -122,6 +122,15 @@ async def test_wrong_method_or_path(
     assert upstream.received == []
 
 
+async def test_who_types_the_address_alone_is_told_where_to_go(gateway: RunningGateway) -> None:
+    """There is no page at `/`; the 404 names those that there are, and no other 404 does."""
+    answer = await gateway.get("/")
+
+    assert answer.status == 404
+    assert all(path in answer.error["message"] for path in ("/observatory", "/docs", "/metrics"))
+    assert "/docs" not in (await gateway.get("/other")).error["message"]
+
+
 @pytest.mark.parametrize(
     "request_", [b"NONSENSE\r\n\r\n", b"BREW / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n"]
 )

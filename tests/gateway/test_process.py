@@ -58,6 +58,30 @@ def test_a_bad_setting_is_one_line(
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        ({"REPRISE_DEFAULT_MODE": "isolatd"}, "did you mean 'isolated'?\n"),
+        ({"REPRISE_CANARY_INTERVAL": "abc"}, "reprise serve: canary_interval: Input should be a valid number"),
+        ({"REPRISE_CANARIES": "/nowhere/x.jsonl"}, "reprise serve: the canaries cannot be read: /nowhere/x.jsonl"),
+        ({"REPRISE_INSTALLATION_KEY_FILE": "/nowhere/key"}, "reprise serve: [Errno 2] No such file"),
+        ({"REPRISE_LEDGER_URL": "http://x"}, "reprise serve: REPRISE_LEDGER_URL: it must be redis://"),
+        ({"REPRISE_KEEP_TEXTS": "1", "REPRISE_REDACTOR": "no.such:hook"}, "reprise serve: the redactor 'no.such:hook'"),
+    ],
+)
+def test_settings_can_be_checked_without_serving(environment: dict[str, str], line: str, tmp_path: Path) -> None:
+    """`--check` says what `serve` would, in one line; it listens nowhere and makes no state directory."""
+    state = tmp_path / "state"
+    with listening() as port:
+        words = ("serve", "--check", "--port", str(port), "--state-dir", str(state))
+        refused, fine = run(*words, **environment), run(*words)
+    assert refused.returncode in {1, 2}
+    assert line in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert (fine.returncode, fine.stdout, fine.stderr) == (0, "The settings can be used.\n", "")
+    assert not state.exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_stops_when_told(tmp_path: Path, number: signal.Signals) -> None:
     """It says where it listens, keeps its files private, and ends cleanly on SIGTERM and Ctrl-C."""
@@ -72,7 +96,8 @@ def test_it_stops_when_told(tmp_path: Path, number: signal.Signals) -> None:
             assert f"listening on http://127.0.0.1:{port}" in process.stderr.readline()
             wait_until_it_serves(port)
             process.send_signal(number)
-            assert process.wait(20) in {0, -number}
+            assert process.wait(20) == (130 if number == signal.SIGINT else -number)
+            assert "Traceback" not in process.stderr.read()
         finally:
             process.kill()
     assert (state / "installation.key").stat().st_mode & 0o777 == 0o600

@@ -13,7 +13,7 @@ from app.api.observatory import told_outputs
 from app.determinism.statistics import rate_text
 from app.observation.store import Specimen
 from app.observatory import read_assets
-from tests.support.forking import FORK, ForkingVllm, address, ask
+from tests.support.forking import FORK, GUARD_KEY, ForkingVllm, address, ask, words
 from tests.support.running import RunningGateway, read_answer, running_gateway
 from tests.support.scripted import ScriptedVllm
 
@@ -203,6 +203,7 @@ def test_a_file_of_the_page_fits_into_a_reader(name: str) -> None:
         ("cohorts?limit=501", "limit"),
         ("cohorts?before=yesterday", "before"),
         ("cohorts?diverged=perhaps", "diverged"),
+        ("cohorts?origin=nobody", "origin"),
         ("timeline?since=x", "since"),
         ("runs/evening?after=-1", "after"),
         ("runs?limit=0", "limit"),
@@ -252,6 +253,60 @@ async def test_state_sums_over_origins_with_a_bound(client: httpx.AsyncClient, o
     assert state["ledger"]["dropped"] == {}
 
 
+async def test_what_was_compared_lately_is_told_to_whoever_asks(
+    client: httpx.AsyncClient, observed: RunningGateway
+) -> None:
+    """From the gateway's own memory, back to its start where that is not long ago."""
+    await get(client, observed, "/api/cohorts")  # as above
+    states = [(await get(client, observed, "/api/state")).json() for _ in range(2)]
+
+    for state in states:
+        by = {(each["origin"], each["mode"]): each for each in state["recent"]["modes"]}
+        assert (by["all", "standard"]["compared"], by["all", "standard"]["diverged"]) == (4, 2)
+        assert (by["client", "isolated"]["compared"], by["client", "isolated"]["diverged"]) == (4, 0)
+        assert state["recent"]["since"] == state["started"] < state["recent"]["until"]
+        assert state["deterministic"]["client"]["sentence"] == rate_text(0, 4)
+        assert state["canaries"] is None
+
+
+async def test_cohorts_are_listed_by_origin(client: httpx.AsyncClient, forking: ForkingVllm, tmp_path: Path) -> None:
+    """Those with a distinct answer of it; and it is said among how many they were looked for."""
+    async with running_gateway(tmp_path, forking.url, ledger=True, guard_key=GUARD_KEY, shadow_rate=1.0) as gateway:
+        forking.script.extend([words("one"), words("two", peak=2)])
+        forking.script.popleft()
+        await ask(gateway, "once")
+        while (await get(client, gateway, "/api/cohorts?diverged=true")).json()["cohorts"] == []:
+            pass
+        listed = {
+            origin: (await get(client, gateway, f"/api/cohorts?origin={origin}")).json()
+            for origin in ("client", "shadow", "canary")
+        }
+
+    assert {origin: len(told["cohorts"]) for origin, told in listed.items()} == {"client": 1, "shadow": 1, "canary": 0}
+    assert listed["shadow"]["cohorts"][0]["origins"] == ["client", "shadow"]
+    assert {told["searched"] for told in listed.values()} == {1}
+
+
+async def test_whether_a_receipt_can_be_had_is_told(
+    client: httpx.AsyncClient, forking: ForkingVllm, tmp_path: Path
+) -> None:
+    """Of an answer of this process it can while it is among the last; of one before it cannot, and the 404 says so."""
+    options: dict[str, Any] = {"ledger": True, "guard_key": GUARD_KEY, "receipts": 1}
+    async with running_gateway(tmp_path, forking.url, **options) as gateway:
+        for _ in range(2):
+            await ask(gateway, "be brief", x_determinism_run="short")
+        fresh = (await get(client, gateway, "/api/runs/short")).json()["answers"]
+    async with running_gateway(tmp_path, forking.url, **options) as gateway:
+        stale = (await get(client, gateway, "/api/runs/short")).json()["answers"]
+        id_ = stale[1]["request_id"]
+        missing = await client.get(f"http://127.0.0.1:{gateway.port}/v1/determinism/receipts/{id_}")
+
+    assert [each["receipt"] for each in fresh] == [False, True]
+    assert [each["receipt"] for each in stale] == [False, False]
+    assert missing.status_code == 404
+    assert "was answered before this gateway started" in refusal(missing)["message"]
+
+
 async def test_a_cohort_is_told_with_its_circumstances(client: httpx.AsyncClient, observed: RunningGateway) -> None:
     """Its outputs come with fork, margin, texts and what was so on each side."""
     listed = (await get(client, observed, "/api/cohorts?diverged=true&mode=standard")).json()["cohorts"]
@@ -261,6 +316,7 @@ async def test_a_cohort_is_told_with_its_circumstances(client: httpx.AsyncClient
     reference, other = cohort["outputs"]
     assert cohort["reference"] == reference["digest"]
     assert (reference["seen"], other["seen"]) == (3, 1)
+    assert (reference["receipt"], other["receipt"]) == (True, True)
     assert (other["fork_tokens"], other["margin"], other["cause"]) == (FORK, 0.0625, "co_batched")
     assert (reference["coresident_peak"], reference["cached_tokens"]) == (1, 0)
     assert (other["coresident_peak"], other["cached_tokens"]) == (8, 48)
@@ -301,6 +357,7 @@ async def test_exclusive_admissions_can_be_asked_for_alone(
 
     assert len(every["admissions"]) == 3
     assert [every["admissions"][1]] == alone["admissions"]
+    assert {row["receipt"] for row in every["admissions"]} == {False}
     assert every["next"] == alone["next"]
 
 

@@ -1,35 +1,17 @@
-"""The page in a real browser: Debian's Chromium, headless, before a gateway with forks in its ledger.
+"""The page in a real browser: Debian's Chromium, headless, before a gateway with forks in its ledger."""
 
-Screenshots go to the folder that ``REPRISE_SCREENSHOTS`` names, and nowhere without it.
-"""
-
-import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, Page, Request, Route, async_playwright, expect
+from playwright.async_api import Browser, Route, expect
 
+from tests.observatory.visits import tab_to, visiting
 from tests.support.forking import FORK, GUARD_KEY, HOSTILE, LEFT, RIGHT, SHARED, ForkingVllm, address, ask, fill, words
 from tests.support.running import RunningGateway, running_gateway
 from tests.support.scripted import ScriptedVllm
-from tests.support.tools import tool
 
 pytestmark = pytest.mark.anyio
-
-_WITNESS = """
-window.told = [];
-document.addEventListener("securitypolicyviolation", (event) => window.told.push(event.violatedDirective));
-window.shifts = [];
-new PerformanceObserver((list) => {
-  for (const { sources, value } of list.getEntries()) {
-    const name = ({ node }) => node?.id || node?.className || node?.parentElement?.outerHTML || "gone";
-    window.shifts.push([value, ...sources.map(name)]);
-  }
-}).observe({ type: "layout-shift", buffered: true });
-"""
 
 _CONTRAST = """(selectors) => {
   const luminance = ([r, g, b]) => {
@@ -52,71 +34,6 @@ _CONTRAST = """(selectors) => {
 }"""
 
 
-class Visit:
-    """A page of the gateway, and everything about it that a user should never see."""
-
-    def __init__(self, page: Page, gateway: RunningGateway) -> None:
-        self.page = page
-        self.gateway = gateway
-        self.errors: list[str] = []
-        self.asked: list[str] = []
-        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: self.errors.append(str(error)))
-        page.on("request", self._note)
-
-    def _note(self, request: Request) -> None:
-        self.asked.append(request.url)
-
-    async def open(self, fragment: str = "") -> Page:
-        """Go to the page and wait for its first figures."""
-        await self.page.goto(address(self.gateway) + fragment)
-        await expect(self.page.locator("#live")).to_have_attribute("data-level", "ok")
-        return self.page
-
-    async def open_fork(self, text: str) -> Page:
-        """Go to the fork viewer of the first cohort whose line holds a text."""
-        page = await self.open("#/forks")
-        await page.locator("#cohorts a", has_text=text).first.click()
-        await expect(page.locator("#detail h2")).to_be_focused()
-        return page
-
-    async def shoot(self, name: str) -> None:
-        """Take a screenshot, where the environment names a folder for it."""
-        folder = os.environ.get("REPRISE_SCREENSHOTS")
-        if folder:
-            await self.page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
-
-    async def check(self) -> None:
-        """Nothing went wrong in it, and it talked to its gateway alone."""
-        assert self.errors == []
-        assert await self.page.evaluate("window.told") == []
-        assert self.asked
-        assert not [url for url in self.asked if not url.startswith(address(self.gateway))]
-
-
-@pytest.fixture(scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    """One Chromium for all tests here."""
-    path = tool("chromium")
-    # Chromium's own sandbox refuses to run as root, as which a container's tests run.
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    async with async_playwright() as playwright:
-        launched = await playwright.chromium.launch(executable_path=path, args=arguments)
-        yield launched
-        await launched.close()
-
-
-@asynccontextmanager
-async def visiting(browser: Browser, gateway: RunningGateway, **context: Any) -> AsyncIterator[Visit]:
-    made: BrowserContext = await browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **context})
-    try:
-        page = await made.new_page()
-        await page.add_init_script(_WITNESS)
-        yield Visit(page, gateway)
-    finally:
-        await made.close()
-
-
 async def test_the_overview_shows_rates_and_replicas(
     browser: Browser, observed: RunningGateway, forking: ForkingVllm
 ) -> None:
@@ -128,10 +45,15 @@ async def test_the_overview_shows_rates_and_replicas(
         await expect(rows.nth(0)).to_contain_text("standard")
         await expect(rows.nth(0)).to_contain_text("50.0 %, below 90.3 % (95 %)")
         await expect(rows.filter(has_text="isolated")).to_contain_text("below 52.8 % (95 %)")
-        await expect(rows.filter(has_text="hardened")).to_contain_text("nothing compared yet")
-        await expect(page.locator("#verdict")).to_have_text(
-            "No answer diverged in a deterministic mode, of 4 compared."
+        await expect(rows).to_have_count(2)
+        await expect(page.locator("#unmeasured")).to_have_text(
+            "Nothing to compare yet in seeded, invariant, hardened, verified."
         )
+        await expect(page.locator("#verdict")).to_have_text(
+            "Deterministic modes: 0 of 4 diverged, below 52.8 % (95 %); too few to claim more."
+        )
+        await expect(page.locator("#headline")).to_have_attribute("data-level", "idle")
+        await expect(page.locator("#beside")).to_contain_text("standard: 2 of 4 diverged. Counts are of all origins")
         await expect(page.locator("#causes [data-label=co_batched]")).to_contain_text("2 · 100 %")
         await expect(page.locator("#margins [data-label=tie]")).to_contain_text("1 · 50 %")
         await expect(page.locator("#positions svg")).to_have_attribute("aria-label", "Forks by shared tokens: 16: 2.")
@@ -154,7 +76,17 @@ async def test_the_switch_takes_canaries_out(browser: Browser, observed: Running
         await page.get_by_label("Canaries").check()
 
         await expect(rows.nth(0)).to_contain_text("nothing compared yet")
+        await expect(page.locator("#verdict")).to_have_text("Nothing of canaries has been compared yet.")
+        await expect(page.locator("#beside")).to_contain_text("Counts are of canaries alone")
+        await expect(page.locator("#facts")).to_contain_text("deterministic modes nothing compared")
+        await expect(page.locator("#latest li")).to_have_count(0)
+        await expect(page.locator("#positions-note")).to_contain_text("of all origins")
         assert before == await rows.count()
+        await page.get_by_role("link", name="Forks", exact=True).click()
+        await expect(page.locator("#cohorts-empty")).to_have_text("No cohort here has a distinct answer of canaries.")
+        await page.get_by_label("Clients").check()
+        await expect(page.locator("#cohorts li")).to_have_count(2)
+        await expect(page.locator("#origin-note")).to_contain_text("Those with a distinct answer of clients, among")
         await visit.check()
 
 
@@ -223,7 +155,10 @@ async def test_an_address_leads_to_a_fork(browser: Browser, observed: RunningGat
         await expect(page.locator(".lead")).to_contain_text("B parts from A")
         await visit.check()
         await page.goto(f"{address(observed)}#/forks/none/standard/p")
-        await expect(page.locator("#detail [role=alert]")).to_have_text("There is no such cohort.")
+        alert = page.locator("#detail [role=alert]")
+        await expect(alert).to_have_text("There is no such cohort.")
+        around = await alert.evaluate("(node) => getComputedStyle(node.parentElement).backgroundColor")
+        assert around == "rgba(0, 0, 0, 0)"
 
 
 async def test_keys_lead_to_a_fork_and_back(browser: Browser, observed: RunningGateway) -> None:
@@ -246,15 +181,6 @@ async def test_keys_lead_to_a_fork_and_back(browser: Browser, observed: RunningG
         await expect(page.locator("#detail")).to_contain_text("Choose a cohort")
         assert outline == "solid"
         await visit.check()
-
-
-async def tab_to(page: Page, selector: str) -> None:
-    """Press Tab until an element has the focus."""
-    for _ in range(40):
-        await page.keyboard.press("Tab")
-        if await page.evaluate("(selector) => document.activeElement.matches(selector)", selector):
-            return
-    pytest.fail(f"no number of tabs leads to {selector}")
 
 
 async def test_hostile_answers_stay_text(browser: Browser, observed: RunningGateway) -> None:
@@ -379,7 +305,9 @@ async def test_the_parts_of_an_answer_are_told_apart(browser: Browser, forking: 
 
         assert await page.locator(".text mark").all_text_contents() == ["so", "not"]
         assert await page.locator(".text pre").all_text_contents() == ["I think so\n␞\nyes", "I think not\n␞\nyes"]
-        await expect(page.locator(".texts .about")).to_contain_text("A is reasoning, text; B is reasoning, text.")
+        await expect(page.locator(".texts .about")).to_contain_text(
+            ["A is reasoning, text; B is reasoning, text.", "Marked are the characters"]
+        )
         await visit.check()
 
 
@@ -438,6 +366,14 @@ async def test_a_fork_that_is_known_to_its_block_is_shown_as_that(
         await expect(row).to_contain_text("fork from 0")
         await expect(row.locator(".ruler .somewhere")).to_have_count(1)
         await expect(row.locator(".ruler .apart")).to_have_count(0)
+        await expect(row).to_contain_text("not known: digests only")
+        await expect(page.locator(".lead")).to_contain_text("the reference was known by its digests only")
+        receipts = page.locator(".circumstances tr").last.locator("td")
+        await expect(receipts.nth(0)).to_have_text("no receipt: from an earlier process")
+        await expect(receipts.nth(1).locator("a")).to_have_count(1)
+        await expect(page.locator("#cohorts li")).to_contain_text(
+            "1 of 1 diverged, 2 outputs, in part before this process"
+        )
         await visit.shoot("fork-in-a-block")
         await visit.check()
 
@@ -524,7 +460,9 @@ async def test_an_alarm_is_the_first_thing_seen(browser: Browser, forking: Forki
         page = await visit.open()
 
         await expect(page.locator("#headline")).to_have_attribute("data-level", "bad")
-        await expect(page.locator("#verdict")).to_contain_text("in a deterministic mode (isolated): 1 since")
+        await expect(page.locator("#verdict")).to_have_text(
+            "Answers diverged in a deterministic mode (isolated): 1 of 1 diverged, 100 %; 1 in the last 1 min."
+        )
         await expect(page.locator("#rates tr[data-level=bad]")).to_contain_text("isolated")
         await expect(page.locator("#margins [data-label=clear]")).to_contain_text("1 · 100 %")
         await visit.shoot("alarm")
@@ -554,7 +492,7 @@ async def test_an_error_is_shown_and_passes(browser: Browser, observed: RunningG
         failing = False
 
         await expect(page.locator("#problem")).to_be_hidden()
-        await expect(page.locator("#verdict")).to_contain_text("No answer diverged")
+        await expect(page.locator("#verdict")).to_contain_text("Deterministic modes: 0 of 4 diverged")
         await expect(page.locator("#live")).to_have_attribute("data-level", "ok")
 
 

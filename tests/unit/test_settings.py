@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from app.determinism.mode import Mode
+from app.determinism.mode import REQUESTABLE_MODES, Mode
 from app.settings import Settings
 
 
@@ -53,6 +53,14 @@ def test_a_bad_setting_is_named(given: dict[str, Any], words: str) -> None:
         Settings(**given)
 
 
+@pytest.mark.parametrize("given", [{"default_mode": "isolatd"}, {"canary_modes": "standard,Isolated"}])
+def test_a_wrong_mode_names_those_that_can_be_asked_for(given: dict[str, Any]) -> None:
+    """What a request may name, the likeliest of it last, and never the name that only reports have."""
+    with pytest.raises(ValidationError, match=r"modes are standard, seeded.*did you mean 'isolated'") as caught:
+        Settings(**given)
+    assert "custom" not in str(caught.value)
+
+
 def test_secrets_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither in the settings' own text nor in an error."""
     monkeypatch.setenv("REPRISE_GUARD_KEY", "very-secret")
@@ -69,3 +77,10 @@ def test_the_engines_key_from_a_file(tmp_path: Path) -> None:
     assert Settings(upstream_api_key_file=file).read_upstream_api_key() == "from-file"
     assert Settings().read_upstream_api_key() is None
     assert Settings(default_mode=Mode.ISOLATED).default_mode is Mode.ISOLATED
+
+
+def test_canaries_may_be_asked_in_any_mode_that_a_caller_may() -> None:
+    """A mode that this gateway cannot serve yet among them: its canaries are refused, and counted as such."""
+    assert set(Settings(canary_modes=REQUESTABLE_MODES).canary_modes) == set(REQUESTABLE_MODES)
+    with pytest.raises(ValidationError, match="'custom' is no mode to ask for"):
+        Settings(canary_modes=(Mode.CUSTOM,))

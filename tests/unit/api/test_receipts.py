@@ -92,9 +92,10 @@ async def test_an_unknown_request_is_a_404_that_says_how_many_are_kept(name: str
     assert response.status_code == 404
     assert response.json() == {
         "error": {
-            "message": f"No receipt of request '{name[:80]}' is kept: it has not finished, was refused "
-            "before it had a plan, or is not among the last "
-            "4096 that have finished.",
+            "message": f"No receipt of request '{name[:80]}' is kept. Receipts live in the memory of the gateway that "
+            "answered, the last 4096 of them, and end with its process. So this request has not finished, was refused "
+            "before it had a plan, is older than those, or was answered before this gateway started, or by another "
+            "one.",
             "type": "invalid_request_error",
             "param": "request_id",
             "code": "not_found",

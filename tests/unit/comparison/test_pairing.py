@@ -1,5 +1,6 @@
 """Which answer belongs to which."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,17 +20,22 @@ def entry(key: str, place: object) -> Entry:
 @settings(deadline=None)
 @given(st.lists(st.sampled_from("abc"), max_size=12), st.lists(st.sampled_from("abc"), max_size=12))
 def test_matching_loses_nothing(left: list[str], right: list[str]) -> None:
-    """Every entry is in one pair or alone, pairs have one key, and repeats meet in their order."""
+    """Every entry is in a pair or alone; repeats meet in their order, and with the only one all of them."""
     first, second = ([entry(key, number) for number, key in enumerate(keys)] for keys in (left, right))
     pairs, only_left, only_right = match(first, second)
 
-    assert len(pairs) + len(only_left) == len(left)
-    assert len(pairs) + len(only_right) == len(right)
+    assert {one.place for one, _ in pairs} | {each.place for each in only_left} == {each.place for each in first}
+    assert {one.place for _, one in pairs} | {each.place for each in only_right} == {each.place for each in second}
+    assert len(only_left) + len({id(one) for one, _ in pairs}) == len(left)
+    assert len(only_right) + len({id(other) for _, other in pairs}) == len(right)
     assert not {each.key for each in only_left} & {each.key for each in only_right}
     for key in "abc":
         met = [(one.place, other.place) for one, other in pairs if one.key == key]
-        expected = zip(*([each.place for each in side if each.key == key] for side in (first, second)), strict=False)
-        assert met == list(expected)
+        ones, others = ([each.place for each in side if each.key == key] for side in (first, second))
+        if 1 in {len(ones), len(others)}:
+            assert met == list(product(ones, others))
+        else:
+            assert met == list(zip(ones, others, strict=False))
 
 
 def compared(*lines: dict[str, Any], any_model: bool = False) -> tuple[Side, Side]:

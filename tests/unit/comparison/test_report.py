@@ -83,6 +83,29 @@ def test_a_missing_counterpart_fails_too() -> None:
     assert exit_code(found, fail_on_difference=False) == 0
 
 
+def test_one_answer_is_the_reference_of_several() -> None:
+    """On either side; so many were compared that way is said, and a repeat that differs is found."""
+    once, often = [line("q", answer("a"))], [line("q", answer(text)) for text in "aba"]
+
+    for found in (finding(once, often), finding(often, once)):
+        said = dict(figures(found))
+        assert said["matched"] == "3 pairs, 3 with a verdict, of 1 request"
+        assert said["one to several"].startswith("3 pairs: several answers")
+        assert said["verbatim"] == "2 of 3 agree"
+        assert "left over" not in said
+        assert found.only_left + found.only_right == ()
+    assert "one to several" not in dict(figures(finding(often, often)))
+
+
+def test_repeats_that_are_left_over_are_counted() -> None:
+    """Where both sides have several; an answer to a request that the other side lacks altogether is none of them."""
+    left = [line("q", answer("a"))] * 4 + [line("only", answer("a"))]
+    said = dict(figures(finding(left, [line("q", answer("a"))] * 2)))
+
+    assert said["matched"].startswith("2 pairs")
+    assert said["left over"] == "2 in A, 0 in B: the other side has fewer repeats of their requests"
+
+
 def test_reasons_have_an_end() -> None:
     """The commonest are told, and the rest is counted: a reason may hold anything, a request's id for one."""
     failures = [line(str(n), None, error=f"request {max(n, 2)} is lost") for n in range(9)]

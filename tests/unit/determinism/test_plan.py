@@ -147,6 +147,17 @@ def test_a_window_belongs_to_verified_answers(mode: str | None) -> None:
     assert caught.value.param == "determinism.window"
 
 
+@pytest.mark.parametrize("name", ["Isolated", "ISOLATED", "isolatd"])
+def test_a_name_that_is_nearly_one_is_refused_with_the_right_one(name: str) -> None:
+    """Nothing is guessed; in each of the three places the error says what was probably meant."""
+    with pytest.raises(InvalidRequest, match="did you mean 'isolated'"):
+        planned(determinism=name)
+    with pytest.raises(InvalidRequest, match="did you mean 'isolated'"):
+        planned(model=f"smollm2@{name}")
+    with pytest.raises(InvalidRequest, match="did you mean 'isolated'"):
+        read_headers(name, None, None)
+
+
 def test_on_unavailable() -> None:
     """Reject is the default; places that disagree are an error."""
     assert OnUnavailable.REJECT is planned(determinism="isolated").on_unavailable

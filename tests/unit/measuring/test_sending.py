@@ -1,6 +1,7 @@
 """When canaries and shadows are sent, and which."""
 
 import json
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -62,6 +63,29 @@ async def test_each_prompt_goes_through_each_mode_at_the_pace() -> None:
     round_ = [(text, mode, canary) for text in "ab" for mode in modes]
     assert got == [*round_, round_[0]]
     assert slept == [7.0] * 6
+    assert (schedule.interval, schedule.round, schedule.turns) == (7.0, 4, 5)
+
+
+async def test_nobodys_turn_passes_while_nothing_is_served() -> None:
+    """The first canary is the first one that is sent, however long the replicas take to come up."""
+    sent = Sent()
+    sent.go.set()
+    steps = count()
+    served: list[str] = []
+
+    async def sleep(_seconds: float) -> None:
+        step = next(steps)
+        if step == 2:
+            served.append("m")
+        if step == 4:
+            group.cancel_scope.cancel()
+        await checkpoint()
+
+    prompts = [Canary("/v1/completions", {"prompt": text}) for text in "abc"]
+    schedule = Schedule(sent, prompts, [Mode.STANDARD], interval=1.0, served=lambda: served, sleep=sleep)  # type: ignore[arg-type]  # as above
+    async with anyio.create_task_group() as group:
+        group.start_soon(schedule.run)
+    assert [json.loads(each.body)["prompt"] for each in sent.calls] == ["a", "b"]
 
 
 async def test_nothing_is_sent_where_nothing_is_served() -> None:
@@ -113,6 +137,25 @@ async def test_too_many_are_dropped_and_counted() -> None:
         for number in range(20):
             shadows.offer(call(number), Mode.STANDARD)
         assert (len(sent.calls), len(dropped)) == (1, 4)
+        group.cancel_scope.cancel()
+
+
+async def test_large_ones_are_dropped_where_others_wait() -> None:
+    """Those that wait and the one under way hold 8 MiB at most; what was sent makes room again."""
+    sent, dropped = Sent(), []
+    shadows = Shadows(sent, rate=1.0, chance=lambda: 0.0, dropped=lambda: dropped.append(1))  # type: ignore[arg-type]  # as above
+    large = replace(call(), body=b"x" * (3 * 2**20))
+    async with anyio.create_task_group() as group:
+        group.start_soon(shadows.run)
+        for each in (large, large, large, call(1), replace(call(), body=b"x" * (8 * 2**20 + 1))):
+            shadows.offer(each, Mode.STANDARD)
+        await anyio.wait_all_tasks_blocked()
+        assert (len(sent.calls), len(dropped)) == (1, 2)
+        sent.go.set()
+        await anyio.wait_all_tasks_blocked()
+        shadows.offer(replace(call(), body=b"x" * (8 * 2**20)), Mode.STANDARD)
+        await anyio.wait_all_tasks_blocked()
+        assert ([len(each.body) >> 20 for each in sent.calls], len(dropped)) == ([3, 3, 0, 8], 2)
         group.cancel_scope.cancel()
 
 

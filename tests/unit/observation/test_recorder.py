@@ -107,6 +107,19 @@ async def test_a_question_is_answered_by_the_thread_that_owns_the_store(metrics:
         assert await recorder.ask(lambda store: store.size().cohorts) == 1
 
 
+async def test_who_asks_while_a_batch_is_written_sees_what_he_submitted(metrics: Metrics) -> None:
+    """What came after that batch, and before the question, is written before the answer."""
+    store = Stuck()
+    async with Recorder(metrics, lambda: store, QUICK) as recorder:
+        recorder.submit(observation("a"))
+        assert await asyncio.to_thread(store.entered.wait, 10)
+        recorder.submit(observation("b", key="other"))
+        asking = start(recorder.ask(lambda _: store.recorded))
+        await wait_all_tasks_blocked()
+        store.release.set()
+        assert await asking == 2
+
+
 @pytest.mark.parametrize("patience", [0.01, None])
 async def test_who_asks_may_leave(metrics: Metrics, registry: CollectorRegistry, patience: float | None) -> None:
     """Too slow, or cancelled: the question is dropped, and the writer goes on."""

@@ -113,6 +113,7 @@ def test_a_key_that_no_header_carries_is_refused(key: str) -> None:
     ("words", "said"),
     [
         (["--modes", "exact"], "unknown mode 'exact'"),
+        (["--mode", "Isolated"], "did you mean 'isolated'?"),
         (["--modes", "custom"], "unknown mode 'custom'"),
         (["--modes", ","], "unknown mode ','"),
         (["--repeats", "0"], "'0' is not a whole number from 1"),
