@@ -7,6 +7,7 @@ cancels the one errand that is under way.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from app.verification.answer import Token
 from app.verification.decoding import Decoding, Undecided
@@ -17,6 +18,9 @@ from app.verification.rows import Row
 from app.verifier.drafts import Drafter
 from app.verifier.passes import Verifier
 from app.verifier.text import Text
+
+_AHEAD_UNSEEN: Final = 4
+"""Windows that are drafted at once for an answer that nobody reads before its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class Session:
         self._grid = grid
         self._prompt = prompt
         self._most = most
+        self._ahead = grid.window * (1 if wanted.stream else _AHEAD_UNSEEN)
         self._text = Text(wanted, prompt)
         self._logprobs = wanted.logprobs
         self._fewest = wanted.min_tokens
@@ -59,11 +64,11 @@ class Session:
         return await self._release(await self._pass())
 
     async def _draft(self) -> None:
-        """Draft what the pass lacks, and a whole window at least: each draft on its own waits for its turn."""
+        """Draft what the pass lacks, and more where the answer goes on; see `draft_length`."""
         missing = self._decoding.draft_wanted()
         if missing:
             known = self._decoding.known()
-            count = min(max(missing, self._grid.window), self._most - len(known))
+            count = draft_length(missing, self._most - len(known), self._ahead)
             fewest = self._fewest - len(known)
             self._decoding.drafted(await self._drafter.draft([*self._prompt, *known], count, fewest))
 
@@ -88,6 +93,16 @@ class Session:
         fresh = decoding.tokens[first:]
         tokens = _tokens(fresh, rows[: len(fresh)], piece.decoded)
         return Released(piece.text, tokens, seen[: len(fresh)], decoding.end)
+
+
+def draft_length(missing: int, room: int, ahead: int) -> int:
+    """How many tokens to draft where a pass lacks ``missing`` and the answer has ``room`` for so many.
+
+    Every draft waits for its turn, and on one engine the passes wait until it is over. So ``ahead`` tokens are drafted
+    at least, and no rest is left that is less than half of that.
+    """
+    count = max(missing, ahead)
+    return room if room - count < ahead // 2 else count
 
 
 def _tokens(ids: Sequence[int], rows: Sequence[Row], decoded: Sequence[Sequence[str]]) -> tuple[Token, ...]:
