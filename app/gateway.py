@@ -26,6 +26,7 @@ from app.headers import (
     GUARD_KEY,
     PRIORITY,
     QUEUE_TIMEOUT,
+    of_fact,
     to_caller,
     to_engine,
 )
@@ -207,7 +208,7 @@ class Gateway:
             body = await anyio.to_thread.run_sync(_apart, answer.asked, body, exchange)
         else:
             body = answer.asked.unary(body)
-        facts = [*answer.facts, *map(_header, exchange.conclude(answer.peak)), (b"content-length", b"%d" % len(body))]
+        facts = [*answer.facts, *map(of_fact, exchange.conclude(answer.peak)), (b"content-length", b"%d" % len(body))]
         await reply.start(response.status, to_caller(response.headers, facts))
         await reply.finish(body)
 
@@ -317,8 +318,3 @@ def _facts(plan: Plan, sampling: Sampling, lease: Lease, *, guard: bool) -> list
 def _number(value: float | None) -> bytes:
     """None is where the engine's own default rules (the model's generation config, or vLLM's)."""
     return b"engine-default" if value is None else f"{value:.10g}".encode()
-
-
-def _header(fact: tuple[str, object]) -> Header:
-    name, value = fact
-    return (f"x-determinism-{name.replace('_', '-')}".encode(), str(value).encode())

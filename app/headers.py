@@ -52,6 +52,12 @@ which is the caller's.
 """
 
 
+def of_fact(fact: tuple[str, object]) -> Header:
+    """The header of ours that tells a fact."""
+    name, value = fact
+    return (f"x-determinism-{name.replace('_', '-')}".encode(), str(value).encode())
+
+
 def to_engine(
     caller: Iterable[Header], *, request_id: bytes, api_key: bytes | None, ours: Iterable[Header]
 ) -> list[Header]:

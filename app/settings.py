@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import (
@@ -21,8 +21,6 @@ from app.observation.store import Retention
 from app.scheduling.gate import GatePolicy
 from app.scheduling.scheduler import Queueing
 from app.upstream.replica import Replica
-
-_DEFAULT_MODES: Final = tuple(mode for mode in REQUESTABLE_MODES if mode is not Mode.VERIFIED)
 
 
 class Settings(BaseSettings):
@@ -177,8 +175,8 @@ class Settings(BaseSettings):
     @field_validator("default_mode", mode="before")
     @classmethod
     def _is_available(cls, value: object) -> object:
-        if isinstance(value, str) and value not in _DEFAULT_MODES:
-            raise ValueError(_no_mode(value, "cannot be the default mode", _DEFAULT_MODES))
+        if isinstance(value, str) and value not in REQUESTABLE_MODES:
+            raise ValueError(_no_mode(value, "cannot be the default mode", REQUESTABLE_MODES))
         return value
 
     @model_validator(mode="after")

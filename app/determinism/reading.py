@@ -61,6 +61,14 @@ class OutputBuilder:
         except _MALFORMED as error:
             raise UnreadableOutput("an event of the upstream's stream has an unexpected shape") from error
 
+    @property
+    def pieces(self) -> int:
+        """Pieces of text, reasoning, refusal and the arguments of calls so far, of all choices."""
+        return sum(
+            len(part.text) + len(part.reasoning) + len(part.refusal) + sum(len(call[1]) for call in part.tools.values())
+            for part in self._parts.values()
+        )
+
     def finish(self, *, done: bool) -> Output:
         """The output so far; ``done`` says that the stream came to its end. Raises UnreadableOutput as `add` does."""
         try:

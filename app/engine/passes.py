@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from app.errors import DeterminismUnavailable
+from app.verification.rows import Row
 
 _NO_PROBABILITY: Final = -9999.0
 """What vLLM's own endpoints write for minus infinity, which JSON does not have."""
@@ -25,14 +26,6 @@ class Generating(Protocol):
 
     def generate(self, prompt: Any, sampling_params: Any, request_id: str) -> AsyncGenerator[Any, None]:  # noqa: ANN401 - vLLM's types
         """Run a request; closed or cancelled, it aborts it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The likeliest tokens at one position with their log-probabilities, in the engine's order."""
-
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,20 +25,6 @@ _DONE_LINE: Final = b"\ndata: [DONE]"
 _log = logging.getLogger(__name__)
 
 
-class _StreamBuilder(OutputBuilder):
-    """Knows besides how many events brought content."""
-
-    __slots__ = ()
-
-    @property
-    def pieces(self) -> int:
-        """Pieces of text, reasoning, refusal and the arguments of calls so far, of all choices."""
-        return sum(
-            len(part.text) + len(part.reasoning) + len(part.refusal) + sum(len(call[1]) for call in part.tools.values())
-            for part in self._parts.values()
-        )
-
-
 class StreamWatch:
     """Watches one event stream. What it is fed is kept, and read some of it at a time."""
 
@@ -51,7 +37,7 @@ class StreamWatch:
         self._limit = limit
         self._seen = 0
         self._splitter: SseSplitter | None = SseSplitter(limit)
-        self._builder = _StreamBuilder(path) if path in READABLE_PATHS else None
+        self._builder = OutputBuilder(path) if path in READABLE_PATHS else None
         self._skip = None if self._builder is not None else Skip.NOT_APPLICABLE
         self._tail = b"\n"
 

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from app.determinism.posture import LOGPROBS_MODES
 from app.errors import DeterminismUnavailable
-
-_LOGPROBS_MODES: Final = frozenset({"raw_logprobs", "processed_logprobs"})
-"""vLLM's modes in which a row shows logprobs; in the others it shows logits."""
 
 _NONE_IS_A_FACT: Final = frozenset({"eos", "max_tokens_default", "max_tokens_cap", "reasoning_parser", "tool_parser"})
 """Here null says that there is none."""
@@ -87,7 +85,7 @@ class ModelFacts:
             raise _unavailable(f"of its model it is not known: {', '.join(unknown)}")
         if self.logits_processors:
             raise _unavailable("custom logits processors or a watermark change tokens after they are scored")
-        if self.logprobs_mode not in _LOGPROBS_MODES:
+        if self.logprobs_mode not in LOGPROBS_MODES:
             raise _unavailable(f"with the logprobs mode {self.logprobs_mode} it does not tell logprobs")
         if self.speculation:
             raise _unavailable("it speculates, which shapes its passes by what it guessed")

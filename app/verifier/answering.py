@@ -10,7 +10,7 @@ from typing import Final
 import orjson
 
 from app.errors import NotReady, QueueFull, UpstreamError
-from app.headers import COMMENT_PREFIX
+from app.headers import COMMENT_PREFIX, of_fact
 from app.observation.exchange import Exchange
 from app.reply import Header, Reply
 from app.scheduling.lease import Lease
@@ -61,7 +61,7 @@ class Verification:
             piece = opening + shown.piece(released.text, released.tokens, end)
             if not reply.started:
                 making.tell(exchange, stream=True)
-                ours = map(_header, making.report().definition())
+                ours = map(of_fact, making.report().definition())
                 await reply.start(200, [_EVENTS, *headers(making.lease), *ours])
             if piece:
                 await reply.write(piece)
@@ -83,10 +83,5 @@ class Verification:
         body = whole(making.form, text, [token for released in every for token in released.tokens], end)
         facts = [*exchange.conclude(making.verifier.peak), *making.report().facts()]
         length = (b"content-length", b"%d" % len(body))
-        await reply.start(200, [_JSON, length, *headers(making.lease), *map(_header, facts)])
+        await reply.start(200, [_JSON, length, *headers(making.lease), *map(of_fact, facts)])
         await reply.finish(body)
-
-
-def _header(fact: tuple[str, object]) -> Header:
-    name, value = fact
-    return (f"x-determinism-{name.replace('_', '-')}".encode(), str(value).encode())

@@ -1,7 +1,6 @@
 """Verified answers over the wire: what they say is the definition's, whoever drafts and however they are asked for."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,14 @@ from tests.support.verifying import (
     MOST,
     WINDOW,
     Verifying,
+    ask,
     chat,
     events,
-    path_of,
     piece,
     reference,
     said,
     text,
     verified_site,
-    verifying_gateway,
 )
 
 pytestmark = pytest.mark.anyio
@@ -42,28 +40,6 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     text([3] * (BLOCK + 1), max_tokens=20, min_tokens=20),
     text([5], max_tokens=20, determinism={"mode": "verified", "window": 3 * BLOCK}),
 )
-
-
-@pytest.fixture
-async def verifier() -> AsyncIterator[Verifying]:
-    """A verifier that drafts for itself."""
-    async with Verifying().serve() as server:
-        yield server
-        assert server.wrong == []
-
-
-@pytest.fixture
-async def site(verifier: Verifying, tmp_path: Path) -> AsyncIterator[RunningGateway]:
-    """A gateway before it."""
-    async with verifying_gateway(tmp_path, verifier) as gateway:
-        yield gateway
-
-
-async def ask(gateway: RunningGateway, members: dict[str, Any], **headers: str) -> Any:
-    answer = await gateway.post(members, path_of(members), **headers)
-    assert answer.status == 200, answer.body
-    assert answer.complete
-    return answer
 
 
 @pytest.mark.parametrize("caching", [True, False], ids=["chain", "prompt"])

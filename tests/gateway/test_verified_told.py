@@ -1,7 +1,6 @@
 """What is told about verified answers: refusals, headers, comments, receipts, metrics, cohorts and plans."""
 
 import math
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from tests.support.verifying import (
     VOCABULARY,
     WINDOW,
     Verifying,
+    ask,
     chat,
     comment,
     path_of,
@@ -30,28 +30,6 @@ from tests.support.verifying import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def verifier() -> AsyncIterator[Verifying]:
-    """A verifier that drafts for itself."""
-    async with Verifying().serve() as server:
-        yield server
-        assert server.wrong == []
-
-
-@pytest.fixture
-async def site(verifier: Verifying, tmp_path: Path) -> AsyncIterator[RunningGateway]:
-    """A gateway before it."""
-    async with verifying_gateway(tmp_path, verifier) as gateway:
-        yield gateway
-
-
-async def ask(gateway: RunningGateway, members: dict[str, Any], **headers: str) -> Any:
-    answer = await gateway.post(members, path_of(members), **headers)
-    assert answer.status == 200, answer.body
-    assert answer.complete
-    return answer
 
 
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
@@ -353,3 +331,11 @@ async def test_canaries_may_be_verified(verifier: Verifying, tmp_path: Path) -> 
                 pass
         assert await gateway.metric(name.replace('"match"', '"diverged"')) == 0
         assert await gateway.metric('reprise_requests_total{mode="verified",model="m",outcome="ok"}') == 0
+
+
+async def test_it_may_be_the_default(verifier: Verifying, tmp_path: Path) -> None:
+    """A request that names no mode is then verified, with the operator's window."""
+    async with verifying_gateway(tmp_path, verifier, default_mode="verified", window=8) as gateway:
+        members = {name: value for name, value in chat(max_tokens=12).items() if name != "determinism"}
+        answer = await ask(gateway, members)
+    assert (answer.headers["x-determinism-mode"], answer.headers["x-determinism-window"]) == ("verified", "8")

@@ -419,6 +419,14 @@ def text(prompt: str | list[int] = "why?", **members: Any) -> dict[str, Any]:
     return {"model": "m", "prompt": prompt, "temperature": 0, "determinism": "verified", **members}
 
 
+async def ask(gateway: RunningGateway, members: dict[str, Any], **headers: str) -> Any:
+    """A whole answer to a request."""
+    answer = await gateway.post(members, path_of(members), **headers)
+    assert answer.status == 200, answer.body
+    assert answer.complete
+    return answer
+
+
 @dataclass(frozen=True)
 class Said:
     """What an answer says, whole or put together from a stream."""

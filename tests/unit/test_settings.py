@@ -40,7 +40,6 @@ def test_upstreams_of_the_environment_are_separated_by_commas(monkeypatch: pytes
         ({"upstreams": ("http://a:1", "http://a:1/v1")}, "named twice"),
         ({"upstreams": ("a:1",)}, "upstream must be"),
         ({"default_mode": "strict"}, "default_mode"),
-        ({"default_mode": "verified"}, "cannot be the default mode"),
         ({"default_mode": "custom"}, "cannot be the default mode"),
         ({"tiny_temperature": 0}, "tiny_temperature"),
         ({"tiny_temperature": 0.5}, "tiny_temperature"),
