@@ -3,6 +3,7 @@
 * ``throughput``: vLLM's defaults, plus the guard and the posture extension. Nothing about numerics is touched.
 * ``deterministic``: what a posture can hold at launch. Eager, a fixed KV split, no prefix cache, framework determinism,
   a fixed engine seed, vLLM's own sampling defaults, and where the hardware has them batch-invariant kernels.
+* ``verifier``: the same with a prefix cache, so that a pass of a verified answer costs a block, however long the prompt.
 
 How the KV split is fixed depends on the target:
 
@@ -17,7 +18,7 @@ How the KV split is fixed depends on the target:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -102,16 +103,17 @@ _DEFAULTS: Final[dict[Target, Mapping[str, str]]] = {
 
 THROUGHPUT: Final = EngineProfile(name="throughput", purpose="vLLM's defaults plus the guard")
 
+_REPEATABLE: Final = (
+    "--enforce-eager",
+    *("--seed", "0"),
+    # Without it a model's own generation_config.json fills in the sampling fields that a caller leaves out.
+    *("--generation-config", "vllm"),
+)
+
 DETERMINISTIC: Final = EngineProfile(
     name="deterministic",
     purpose="eager, fixed KV split, no prefix cache, framework determinism, batch invariance where the hardware has it",
-    argv=(
-        "--enforce-eager",
-        "--no-enable-prefix-caching",
-        *("--seed", "0"),
-        # Without it a model's own generation_config.json fills in the sampling fields that a caller leaves out.
-        *("--generation-config", "vllm"),
-    ),
+    argv=("--no-enable-prefix-caching", *_REPEATABLE),
     environment=MappingProxyType({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}),
     # An operator may set warn_only: torch refuses an operation that has no deterministic form by raising, which ends
     # vLLM's engine. On a CPU none refuses for the bundled model, with every sampling option and endpoint tried.
@@ -120,7 +122,14 @@ DETERMINISTIC: Final = EngineProfile(
     batch_invariance=True,
 )
 
+VERIFIER: Final = replace(
+    DETERMINISTIC,
+    name="verifier",
+    purpose="deterministic, with a prefix cache, in which long prompts of verified answers are read once",
+    argv=("--enable-prefix-caching", *_REPEATABLE),
+)
+
 PROFILES: Final[Mapping[str, EngineProfile]] = MappingProxyType(
-    {profile.name: profile for profile in (THROUGHPUT, DETERMINISTIC)}
+    {profile.name: profile for profile in (THROUGHPUT, DETERMINISTIC, VERIFIER)}
 )
 """Every profile, by the name that ``--profile`` takes."""

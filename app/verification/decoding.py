@@ -24,6 +24,9 @@ from app.verification.rows import Row
 FEWEST_LOGPROBS: Final = 2
 """With fewer than two entries a row cannot show that its best is the only one."""
 
+_FIRST_LOGPROBS: Final = 8
+"""How many are asked for first: they cost nothing beside the pass, and in bfloat16 every hundredth row or so ties."""
+
 _MORE: Final = 4
 """How many times as many logprobs are asked for after a row that decided nothing; each time costs a pass."""
 
@@ -55,7 +58,7 @@ class Decoding:
     """Decides one answer. For one task; nothing in it may be changed from outside.
 
     ``vocabulary`` bounds the ids that a drafter may name. ``most_logprobs`` is what the verifier shows of a row at
-    most. ``top`` says how many logprobs of each token the caller wants; None: none. ``tokens`` are final; ``rows`` has
+    most, ``first_logprobs`` what is asked for while nothing ties. ``top`` says how many logprobs of each token the caller wants; None: none. ``tokens`` are final; ``rows`` has
     for each of them its ``top`` best entries and its own. ``end`` is None until the answer is complete.
     """
 
@@ -64,6 +67,7 @@ class Decoding:
         "_draft",
         "_ending",
         "_filler",
+        "_first_logprobs",
         "_grid",
         "_most_logprobs",
         "_prompt",
@@ -85,6 +89,7 @@ class Decoding:
         most_logprobs: int,
         top: int | None = None,
         filler: int = 0,
+        first_logprobs: int = _FIRST_LOGPROBS,
     ) -> None:
         if not len(prompt) == grid.prompt == ending.prompt or grid.length != ending.length:
             raise ValueError("the grid and the end rules are those of another prompt or model")
@@ -101,6 +106,7 @@ class Decoding:
         self._most_logprobs = most_logprobs
         self._top = top
         self._filler = filler
+        self._first_logprobs = max(first_logprobs, FEWEST_LOGPROBS)
         self._draft: list[int] = []
         self._asked_again = 0
 
@@ -119,7 +125,7 @@ class Decoding:
         """
         if self._top:
             return self._most_logprobs
-        fewest = FEWEST_LOGPROBS + len(self._ending.masked(len(self.tokens)))
+        fewest = self._first_logprobs + len(self._ending.masked(len(self.tokens)))
         return int(min(self._most_logprobs, fewest * _MORE**self._asked_again))
 
     def draft_wanted(self) -> int:

@@ -11,7 +11,8 @@ from app.determinism.mode import Mode
 from app.determinism.output import TEXT_PATH
 from app.determinism.plan import Plan
 from app.errors import RepriseError
-from app.verifier.errands import Sender
+from app.upstream.replica import Replica
+from app.verifier.errands import Lost, Sender
 
 _NEUTRAL: Final[Mapping[str, object]] = {
     "temperature": 0,
@@ -34,6 +35,7 @@ class Drafter:
         self._plan = Plan(Mode.STANDARD, model)
         self._asked = {**_NEUTRAL, **ending} | ({} if model is None else {"model": model})
         self._sent = 0
+        self._failed: Replica | None = None
 
     async def draft(self, ids: Sequence[int], count: int, fewest: int = 0) -> list[int]:
         """At most ``count`` tokens that may follow ``ids``; none where no replica would say.
@@ -45,11 +47,17 @@ class Drafter:
         if fewest > 0:
             content["min_tokens"] = min(fewest, count)
         try:
-            told = await self._sender.leased(self._plan, TEXT_PATH, f"d{self._sent}", content)
+            told = await self._sender.leased(self._plan, TEXT_PATH, f"d{self._sent}", content, without=self._avoided())
         except RepriseError as error:
+            self._failed = error.replica if isinstance(error, Lost) else self._failed
             _log.warning("request %s has no draft: %s", self._sender.request_id, error.message)
             return []
         return _ids(told.said)
+
+    def _avoided(self) -> Replica | None:
+        """Who failed is not asked again while there is another one: it would cost every window a failure."""
+        failed = self._failed
+        return failed if failed is not None and self._sender.scheduler.another(self._plan, failed) else None
 
 
 def _ids(said: Any) -> list[int]:  # noqa: ANN401 - any JSON

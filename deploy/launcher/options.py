@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-PROFILES = ("deterministic", "throughput")
+PROFILES = ("deterministic", "throughput", "verifier")
 DEVICES = ("auto", "cpu", "cuda")
 ENGINE_FLAGS = ("engine_port", "profile", "model", "device")
 EPILOG = """\

@@ -2,12 +2,13 @@
 """What `verified` costs, and that its answers are the same however they were drafted.
 
     python tests/benchmarks/verified.py [--url http://127.0.0.1:8000] [--requests 24] [--tokens 128] [--together 12]
-        [--runs standard,isolated,verified:32,verified:64,verified:128] [--prompt-tokens 100]
+        [--runs standard,isolated,verified:32,verified:64,verified:128] [--prompt-tokens 100] [--cold]
 
 Sends the same requests in each mode (with the window after a colon), ``--together`` at a time, and prints tokens/s,
-passes, rollbacks and the time to the first chunk. Every verified output is compared with the others of its prompt and
-window, over all lines: "diverged" counts those that differ from the first one. Texts end by their length alone
-(``ignore_eos``), so that every mode makes as many tokens.
+passes, rollbacks and the time to the first chunk. ``10%verified:128`` sends one request in ten so and the others in
+``standard``; the time to the first chunk is then that of the verified ones. Every output is compared with the others of
+its prompt, mode and window, over all lines: "diverged" counts those that differ from the first one. Texts end by their
+length alone (``ignore_eos``), so that every mode makes as many tokens.
 """
 
 import argparse
@@ -43,10 +44,19 @@ class Line:
     failed: int = 0
 
 
-def prompt(number: int, size: int) -> str:
-    """A prompt of about so many tokens."""
-    filler = " ".join(WORDS[(number + place) % len(WORDS)] for place in range(max(size - 20, 0)))
+def prompt(number: int, size: int, mark: str = "") -> str:
+    """A prompt of about so many tokens; what ``mark`` s it stands first, so that no other one is cached for it."""
+    filler = mark + " ".join(WORDS[(number + place) % len(WORDS)] for place in range(max(size - 20, 0)))
     return f"{filler}\nWrite a long story about {SUBJECTS[number % len(SUBJECTS)]}, number {number}. Begin now:\n"
+
+
+def wish(name: str, number: int) -> dict[str, Any] | None:
+    """What a line asks of its so manieth request; None: nothing special."""
+    share, _, spelled = name.rpartition("%")
+    if share and number * int(share) % 100 >= int(share):
+        return None
+    mode, _, window = spelled.partition(":")
+    return {"mode": mode} | ({"window": int(window)} if window else {})
 
 
 async def ask(client: httpx.AsyncClient, body: dict[str, Any], line: Line) -> str | None:
@@ -79,33 +89,33 @@ async def ask(client: httpx.AsyncClient, body: dict[str, Any], line: Line) -> st
     if not ended:
         line.failed += 1
         return None
-    line.firsts.append((first or time.perf_counter()) - began)
+    if "determinism" in body:
+        line.firsts.append((first or time.perf_counter()) - began)
     return "".join(text)
 
 
 async def run(
-    client: httpx.AsyncClient, arguments: argparse.Namespace, name: str, together: int
+    client: httpx.AsyncClient, arguments: argparse.Namespace, name: str, together: int, prompts: list[str]
 ) -> tuple[Line, list[str | None]]:
     """All requests of one line."""
-    mode, _, window = name.partition(":")
     line, numbers = Line(f"{name} x{together}"), iter(range(arguments.requests))
     answers: list[str | None] = [None] * arguments.requests
     began = time.perf_counter()
 
     async def caller() -> None:
         for number in numbers:
-            wish: dict[str, Any] = {"mode": mode} | ({"window": int(window)} if window else {})
+            wanted = wish(name, number)
             body = {
                 "model": arguments.model,
-                "prompt": prompt(number % arguments.prompts, arguments.prompt_tokens),
+                "prompt": prompts[number % len(prompts)],
                 "max_tokens": arguments.tokens,
                 "temperature": 0,
                 "ignore_eos": True,
                 "stream": True,
                 "stream_options": {"include_usage": True},
-                "determinism": wish,
-            }
-            answers[number] = await ask(client, body, line)
+            } | ({} if wanted is None else {"determinism": wanted})
+            answer = await ask(client, body, line)
+            answers[number] = None if wanted is None else answer
 
     await asyncio.gather(*(caller() for _ in range(together)))
     line.seconds = time.perf_counter() - began
@@ -120,19 +130,22 @@ async def measure(arguments: argparse.Namespace) -> None:
     print(f"{'accepted':>9} {'s/pass':>7}  diverged")
     async with httpx.AsyncClient(base_url=arguments.url, timeout=900.0, trust_env=False) as client:
         for name, together in itertools.product(arguments.runs.split(","), map(int, arguments.together.split(","))):
-            line, answers = await run(client, arguments, name, together)
+            mark = f"{name} {together} {time.monotonic_ns()}" if arguments.cold else ""
+            prompts = [prompt(number, arguments.prompt_tokens, mark) for number in range(arguments.prompts)]
+            line, answers = await run(client, arguments, name, together, prompts)
             for number, text in enumerate(answers):
-                if text is not None:
-                    first = known.setdefault((name, prompt(number % arguments.prompts, arguments.prompt_tokens)), text)
-                    diverged[name].append(first != text)
+                key = (name, prompts[number % len(prompts)])
+                if text is not None and key in known:
+                    diverged[name].append(known[key] != text)
+                elif text is not None:
+                    known[key] = text
             accepted = f"{line.accepted / line.drafted:.1%}" if line.drafted else ""
             per_pass = f"{line.verifier_seconds / line.passes:.2f}" if line.passes else ""
             first_chunk = f"{statistics.median(line.firsts):.2f} s" if line.firsts else ""
             print(
                 f"{line.name:22} {line.tokens / line.seconds:9.1f} {first_chunk:>12} {line.passes or '':>7} "
                 f"{line.rollbacks if line.passes else '':>7} {accepted:>9} {per_pass:>7}  "
-                f"{sum(diverged[name])} of {len(diverged[name]) - arguments.prompts}"
-                + (f", {line.failed} failed" if line.failed else ""),
+                f"{sum(diverged[name])} of {len(diverged[name])}" + (f", {line.failed} failed" if line.failed else ""),
                 flush=True,
             )
 
@@ -146,6 +159,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=12, help="different prompts among them")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--prompt-tokens", type=int, default=100)
+    parser.add_argument("--cold", action="store_true", help="prompts of their own for each line, which nothing cached")
     parser.add_argument("--together", default="12", help="how many requests at a time; several with commas")
     parser.add_argument("--runs", default="standard,isolated,verified:32,verified:64,verified:128")
     asyncio.run(measure(parser.parse_args()))

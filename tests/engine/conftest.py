@@ -17,6 +17,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_SECONDS = 400
+VERIFIER_LENGTH = 2048
+VERIFIER_BLOCKS = 24
+"""Blocks of the verifier's prefix cache, 128 tokens each."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,34 @@ def engine(engine_python: str, demo_model_dir: Path, tmp_path_factory: pytest.Te
 @pytest.fixture(scope="session")
 def gateway_url(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A gateway of its own process before the engine."""
-    state, port = tmp_path_factory.mktemp("gateway"), free_port()
-    argv = [sys.executable, "-m", "app.cli", "serve"]
-    argv += ["--port", str(port), "--upstream", engine.url, "--state-dir", str(state)]
-    url = f"http://127.0.0.1:{port}"
-    with running(argv, state / "log", REPRISE_GUARD_KEY=engine.guard_key) as check:
-        wait_for(f"{url}/readyz", {}, check)
+    with gateway_before(tmp_path_factory.mktemp("gateway"), engine.url, guard_key=engine.guard_key) as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def verifier(engine_python: str, demo_model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """A second engine in the profile for verifiers, with a small prefix cache."""
+    key, port = secrets.token_hex(16), free_port()
+    argv = [engine_python, "-m", "app.cli", "engine", "--profile", "verifier", "--target", "cpu"]
+    argv += ["--model", str(demo_model_dir), "--served-model-name", "smollm2", "--port", str(port), "--"]
+    argv += ["--max-model-len", str(VERIFIER_LENGTH)]
+    argv += ["--num-gpu-blocks-override", str(VERIFIER_BLOCKS)]
+    found = Engine(f"http://127.0.0.1:{port}", "smollm2", key)
+    with running(argv, tmp_path_factory.mktemp("verifier") / "log", REPRISE_GUARD_KEY=key) as check:
+        wait_for(f"{found.url}/reprise/posture", {"x-determinism-guard-key": key}, check)
+        yield found
+
+
+@contextmanager
+def gateway_before(state: Path, *upstreams: str, guard_key: str, **environment: str) -> Iterator[str]:
+    """A gateway of its own process before these engines, ready; its URL."""
+    port = free_port()
+    argv = [sys.executable, "-m", "app.cli", "serve", "--port", str(port), "--state-dir", str(state)]
+    argv += [f"--upstream={upstream}" for upstream in upstreams]
+    state.mkdir(parents=True, exist_ok=True)
+    with running(argv, state / "log", REPRISE_GUARD_KEY=guard_key, **environment) as check:
+        wait_for(f"http://127.0.0.1:{port}/readyz", {}, check)
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture

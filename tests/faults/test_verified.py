@@ -355,6 +355,16 @@ async def test_a_drafter_that_says_nothing_is_given_up(tmp_path: Path) -> None:
         assert await gateway.metric("reprise_verification_passes_total") > 5
 
 
+async def test_a_drafter_that_fails_costs_one_window_where_there_is_another(tmp_path: Path) -> None:
+    """Each draft of it would fail again; the other one drafts from then on."""
+    async with two(tmp_path) as (one, other, gateway):
+        one.fail("draft", *["500"] * 50)
+        members = LONG | {"stream": True}
+        assert said(await gateway.post(members)).text == reference(members).text
+        assert len(one.of("draft")) == 1
+        assert len(other.of("draft")) > 3
+
+
 async def test_a_verifier_that_says_nothing_is_replaced(tmp_path: Path) -> None:
     """And where there is no other one, that is a 504, or the end of the stream."""
     async with two(tmp_path / "two", first_byte_timeout=0.3) as (one, other, gateway):

@@ -284,7 +284,8 @@ def answer_of(decoding: Decoding) -> Answer:
 
 
 def decoding_of(case: Case, make: type[Decoding] = Decoding, grid: Grid | None = None) -> Decoding:
-    return make(case.prompt, grid or case.grid(), case.ending(), VOCABULARY, most_logprobs=MOST, top=case.top, filler=3)
+    asked = {"most_logprobs": MOST, "first_logprobs": 2, "top": case.top}
+    return make(case.prompt, grid or case.grid(), case.ending(), VOCABULARY, filler=3, **asked)
 
 
 @st.composite

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.engine.profile import DETERMINISTIC, PROFILES, THROUGHPUT, Rendering, Target
+from app.engine.profile import DETERMINISTIC, PROFILES, THROUGHPUT, VERIFIER, Rendering, Target
 
 GUARD = (
     "--middleware",
@@ -30,10 +30,18 @@ def test_deterministic_pins_what_a_launch_can_pin(target: Target) -> None:
     rendering = DETERMINISTIC.render(target)
     assert rendering.argv == (
         *GUARD,
-        *("--enforce-eager", "--no-enable-prefix-caching", "--seed", "0", "--generation-config", "vllm"),
+        *("--no-enable-prefix-caching", "--enforce-eager", "--seed", "0", "--generation-config", "vllm"),
     )
     assert rendering.defaults["REPRISE_TORCH_DETERMINISTIC"] == "on"
     assert rendering.environment["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+@pytest.mark.parametrize("target", Target)
+def test_a_verifier_differs_in_its_prefix_cache_alone(target: Target) -> None:
+    """Everything that makes an engine repeat is that of the deterministic profile."""
+    one, other = VERIFIER.render(target), DETERMINISTIC.render(target)
+    assert (one.environment, one.defaults) == (other.environment, other.defaults)
+    assert set(one.argv) ^ set(other.argv) == {"--enable-prefix-caching", "--no-enable-prefix-caching"}
 
 
 def test_on_a_cpu_the_split_is_fixed_by_its_own_switch() -> None:
@@ -56,7 +64,8 @@ def test_on_cuda_the_split_is_fixed_by_batch_invariance(capability: tuple[int, i
 
 def test_profiles_are_found_by_name_and_cannot_be_changed() -> None:
     """A rendering that somebody edits would change every later launch."""
-    assert [PROFILES[name].name for name in ("throughput", "deterministic")] == ["throughput", "deterministic"]
+    names = ["throughput", "deterministic", "verifier"]
+    assert [PROFILES[name].name for name in names] == names
     rendering: Rendering = DETERMINISTIC.render(Target.CPU)
     with pytest.raises(TypeError):
         rendering.environment["SEED"] = "1"  # type: ignore[index]  # that it cannot is the point

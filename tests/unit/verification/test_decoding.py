@@ -19,7 +19,7 @@ def decoding(*, window: int = 4, length: int = 40, **changed: Any) -> Decoding:
     known = {name: changed.pop(name) for name in ("max_tokens", "min_tokens", "ignore_eos") if name in changed}
     rules = Ending(prompt=3, length=length, **ending | known)
     grid = Grid.of(window, 3, length, 16, prefix_caching=False)
-    return Decoding(PROMPT, grid, rules, 100, **{"most_logprobs": 20} | changed)
+    return Decoding(PROMPT, grid, rules, 100, **{"most_logprobs": 20, "first_logprobs": 2} | changed)
 
 
 def row(token: int, *others: int) -> Row:

@@ -15,18 +15,32 @@ from app.verifier.errands import Lost, Sender, Told
 pytestmark = pytest.mark.anyio
 
 
+SOME = Replica.at("http://127.0.0.1:1")
+
+
 class Asked:
     """A sender that notes what is sent and answers what the test says."""
 
     request_id = "r"
 
-    def __init__(self, answer: object) -> None:
+    def __init__(self, answer: object, *, others: bool = False) -> None:
         self.answer = answer
+        self.others = others
         self.sent: list[tuple[Plan, str, str, Any]] = []
+        self.avoided: list[Replica | None] = []
+        self.scheduler = self
 
-    async def leased(self, plan: Plan, path: str, name: str, content: object) -> Told:
+    def another(self, plan: Plan, without: Replica) -> bool:
+        """As the scheduler's."""
+        assert (plan.mode, without) == (Mode.STANDARD, SOME)
+        return self.others
+
+    async def leased(
+        self, plan: Plan, path: str, name: str, content: object, *, without: Replica | None = None
+    ) -> Told:
         """Answer, or raise."""
         self.sent.append((plan, path, name, content))
+        self.avoided.append(without)
         if isinstance(self.answer, BaseException):
             raise self.answer
         return Told(self.answer, cast(Any, None), None)
@@ -84,13 +98,26 @@ async def test_an_end_that_cannot_be_yet_is_not_drafted() -> None:
         NotReady("x"),
         QueueFull("x"),
         DeterminismUnavailable("x"),
-        Lost(Replica.at("http://127.0.0.1:1"), NotReady("x")),
+        Lost(SOME, NotReady("x")),
     ],
 )
 async def test_whoever_fails_drafts_nothing(error: RepriseError, caplog: pytest.LogCaptureFixture) -> None:
     """It is in the log, and no error of the answer's."""
     assert await drafter(Asked(error)).draft([1], 4) == []
     assert "request r has no draft: x" in caplog.text
+
+
+@pytest.mark.parametrize("others", [False, True])
+async def test_who_failed_is_not_asked_again_while_there_is_another(*, others: bool) -> None:
+    """It would cost every window a failure; the only one there is, is asked again. Other failures blame nobody."""
+    asked = Asked(Lost(SOME, NotReady("x")), others=others)
+    maker = drafter(asked)
+    await maker.draft([1], 4)
+    asked.answer = NotReady("nobody is there")
+    await maker.draft([1], 4)
+    asked.answer = ids(7)
+    assert await maker.draft([1], 4) == [7]
+    assert asked.avoided == [None, *[SOME if others else None] * 2]
 
 
 async def test_a_client_that_leaves_is_no_failed_draft() -> None:
