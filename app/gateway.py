@@ -5,7 +5,7 @@ upstream connection closes (which makes vLLM abort the request) before the lease
 last. A client that leaves cancels the task that runs `handle`; there is no other path for it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -15,7 +15,7 @@ import orjson
 
 from app.determinism.evidence import NOTHING_ASKED, Asked, Evidence, ask
 from app.determinism.mode import DETERMINISTIC_MODES, Mode
-from app.determinism.plan import DEFAULT_WINDOW, Plan, Wish, resolve
+from app.determinism.plan import DEFAULT_WINDOW, MOST_WINDOW, Plan, Wish, resolve
 from app.determinism.request import InferenceRequest, edit, parse
 from app.determinism.sampling import Pinned, Sampling, pin
 from app.errors import UpstreamReset, UpstreamUnavailable
@@ -39,17 +39,13 @@ from app.upstream.client import UpstreamClient, UpstreamResponse
 from app.upstream.replica import Replica
 from app.upstream.splice import StreamSplice
 from app.upstream.word import GuardsWord
-from app.verifier.answering import Verification
+from app.verifier.answering import LARGE, Verification
 from app.verifier.errands import Sender
 from app.verifier.making import Offer
 
 _EVIDENCE_GROWTH: Final = 4
 _ABOUT_THE_BODY: Final = frozenset({b"accept", b"content-type"})
 """What a caller says of his body and his answer, and not of those of our own errands."""
-
-_LARGE: Final = 256 * 1024
-"""Bytes of an answer whose reading and rewriting would hold the event loop for milliseconds; for less, a thread costs
-more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +73,12 @@ class Policy:
     caller_key: bytes = b""
     evidence: Evidence = Evidence.LOGPROBS
     window: int = DEFAULT_WINDOW
+    max_window: int = MOST_WINDOW
+    draft_timeout: float = 120.0
+
+    def plan(self, request: InferenceRequest, wish: Wish, served: Collection[str]) -> Plan:
+        """The plan of a request to the models ``served``. Raises InvalidRequest."""
+        return resolve(request, wish, self.default_mode, served, self.window, self.max_window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ class Gateway:
     async def handle(self, call: Call, reply: Reply, exchange: Exchange) -> None:
         """Answer one call. Raises RepriseError for the caller to tell; see `Reply.fail`."""
         request = parse(call.path, call.body)
-        plan = resolve(request, call.wish, self._policy.default_mode, self._scheduler.served, self._policy.window)
+        plan = self._policy.plan(request, call.wish, self._scheduler.served)
         pinned = self._pin(request, plan, call.request_id)
         exchange.planned(request, plan, pinned.sampling)
         ready = _Ready(call, plan, request, pinned, self._asking(call, request, plan))
@@ -151,7 +153,7 @@ class Gateway:
             self._suspect,
         )
         plan, sampling = ready.plan, ready.pinned.sampling
-        offer = Offer(ready.request, plan, sender)
+        offer = Offer(ready.request, plan, sender, self._policy.draft_timeout)
         await self._verification.answer(offer, lambda lease: _facts(plan, sampling, lease, guard=True), reply, exchange)
 
     async def _attempt(
@@ -204,7 +206,7 @@ class Gateway:
         limit = self._policy.max_answer_bytes * (_EVIDENCE_GROWTH if answer.asked else 1)
         body = await response.read(limit)
         exchange.feed(body)
-        if len(body) > _LARGE:
+        if len(body) > LARGE:
             body = await anyio.to_thread.run_sync(_apart, answer.asked, body, exchange)
         else:
             body = answer.asked.unary(body)

@@ -287,6 +287,8 @@ def _policy(settings: Settings, caller_key: bytes) -> Policy:
         caller_key=caller_key,
         evidence=settings.evidence,
         window=settings.window,
+        max_window=settings.max_window,
+        draft_timeout=settings.draft_timeout,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from app.determinism.evidence import ask
 from app.determinism.mode import DETERMINISTIC_MODES, Mitigation
-from app.determinism.plan import Plan, Wish, resolve
+from app.determinism.plan import Plan, Wish
 from app.determinism.request import InferenceRequest, parse
 from app.determinism.sampling import Pinned, Sampling, pin
 from app.errors import NotReady, RepriseError
@@ -61,7 +61,7 @@ class Previewer:
     def look(self, body: bytes, wish: Wish) -> Preview:
         """Preview one body. Raises InvalidRequest and ModelNotFound as the gateway would."""
         request = _parsed(body)
-        plan = resolve(request, wish, self._policy.default_mode, self._scheduler.served, self._policy.window)
+        plan = self._policy.plan(request, wish, self._scheduler.served)
         tiny, keep = self._policy.tiny_temperature, self._scheduler.by_priority
         pinned = pin(request, plan, salt=_SALT, tiny=tiny, keep_priority=keep)
         if plan.window is not None:

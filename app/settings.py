@@ -38,6 +38,9 @@ class Settings(BaseSettings):
     window: int = Field(
         DEFAULT_WINDOW, ge=1, le=MOST_WINDOW, description="Tokens of a window of `verified` answers that name none."
     )
+    max_window: int = Field(
+        1024, ge=1, le=MOST_WINDOW, description="The longest window that a `verified` request may name, in tokens."
+    )
     tiny_temperature: float = Field(1e-5, gt=0, le=0.01, description="What `tiny_temperature` sends instead of 0.")
     guard_key: SecretStr | None = Field(None, description="The key that replicas' guards share with their gateways.")
     upstream_api_key: SecretStr | None = Field(
@@ -94,6 +97,12 @@ class Settings(BaseSettings):
     connect_timeout: float = Field(2.0, gt=0, description="How long a replica may take to accept a connection.")
     first_byte_timeout: float = Field(
         900.0, gt=0, description="How long a replica may take to send an answer's headers, its queue included."
+    )
+    draft_timeout: float = Field(
+        120.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="How long a draft may take, its queue included, before a pass goes on without it.",
     )
     idle_timeout: float = Field(300.0, gt=0, description="How long an answer may be silent between two pieces.")
     write_timeout: float = Field(60.0, gt=0, description="How long a client may take nothing of its answer.")
@@ -183,6 +192,12 @@ class Settings(BaseSettings):
     def _one_api_key(self) -> Self:
         if self.upstream_api_key is not None and self.upstream_api_key_file is not None:
             raise ValueError("upstream_api_key and upstream_api_key_file exclude each other")
+        return self
+
+    @model_validator(mode="after")
+    def _window_in_bounds(self) -> Self:
+        if self.window > self.max_window:
+            raise ValueError(f"window is {self.window}, and max_window {self.max_window}")
         return self
 
     @property

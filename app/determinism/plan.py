@@ -28,6 +28,7 @@ ON_UNAVAILABLE_HEADER: Final = "x-determinism-on-unavailable"
 
 DEFAULT_WINDOW: Final = 128
 MOST_WINDOW: Final = 4096
+"""Tokens; what an operator may allow at most."""
 
 
 class OnUnavailable(StrEnum):
@@ -74,20 +75,25 @@ class Plan:
 
 
 def resolve(
-    request: InferenceRequest, header: Wish, default: Mode, served: Collection[str], window: int = DEFAULT_WINDOW
+    request: InferenceRequest,
+    header: Wish,
+    default: Mode,
+    served: Collection[str],
+    window: int = DEFAULT_WINDOW,
+    max_window: int = MOST_WINDOW,
 ) -> Plan:
     """The plan for a request.
 
     ``served`` holds the model names that replicas answer to; a name among them is never read as having a suffix.
-    ``window`` is that of verified answers, in tokens, where the caller names none. Raises InvalidRequest naming the
-    place that is wrong or disagrees.
+    ``window`` is that of verified answers, in tokens, where the caller names none, and he may name ``max_window`` at
+    most. Raises InvalidRequest naming the place that is wrong or disagrees.
     """
     if "determinism" not in request.members and header is NO_WISH and "@" not in (request.model or ""):
         if default is not Mode.STANDARD:
             return _plan(default, request.model, NO_WISH, NO_WISH, window)
         # Kept only for names that exist: a caller must not fill the memory with names of his own.
         return _standard(request.model) if request.model in served else Plan(Mode.STANDARD, request.model)
-    body = _read_body(request.members.get("determinism"))
+    body = _read_body(request.members.get("determinism"), max_window)
     model, suffix = _split_suffix(request.model, served)
     named = {
         f"the header '{MODE_HEADER}'": header.mode,
@@ -112,19 +118,19 @@ def read_headers(mode: str | None, mitigations: str | None, on_unavailable: str 
     )
 
 
-def _read_body(value: object) -> Wish:
+def _read_body(value: object, max_window: int) -> Wish:
     match value:
         case None:
             return NO_WISH
         case str():
             return Wish(_mode(value, "determinism"))
         case dict():
-            return _read_object(value)
+            return _read_object(value, max_window)
         case _:
             raise InvalidRequest("'determinism' must be a mode's name or an object.", param="determinism")
 
 
-def _read_object(value: dict[str, Any]) -> Wish:
+def _read_object(value: dict[str, Any], max_window: int) -> Wish:
     for name in value:
         if name not in {"mode", "mitigations", "on_unavailable", "window"}:
             raise InvalidRequest(
@@ -139,16 +145,16 @@ def _read_object(value: dict[str, Any]) -> Wish:
         None if mode is None else _mode(mode, "determinism.mode"),
         frozenset(_mitigation(name, "determinism.mitigations") for name in names or ()),
         None if on_unavailable is None else _on_unavailable(on_unavailable, "determinism.on_unavailable"),
-        _window(value.get("window")),
+        _window(value.get("window"), max_window),
     )
 
 
-def _window(value: object) -> int | None:
+def _window(value: object, most: int) -> int | None:
     if value is None:
         return None
-    if type(value) is not int or not 1 <= value <= MOST_WINDOW:
+    if type(value) is not int or not 1 <= value <= most:
         raise InvalidRequest(
-            f"'determinism.window' must be an integer from 1 to {MOST_WINDOW}, not {_shown(value)}.",
+            f"'determinism.window' must be an integer from 1 to {most}, not {_shown(value)}.",
             param="determinism.window",
         )
     return value

@@ -98,6 +98,7 @@ class Posture:
     model_runner: str | None = None
     kv_connector: str | None = None
     logprobs_mode: str | None = None
+    max_logprobs: int | None = None
     seed: int | None = None
     api_servers: int | None = None
 

@@ -1,7 +1,9 @@
 """Request bodies as the guard looks at them: all of one before it queues, so that no half-sent body holds a ticket."""
 
+import asyncio
 import json
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
 
 from app.asgi import Receive
 from app.engine.asgi import BodyTooLargeError, Inbox, Refusal
@@ -9,6 +11,8 @@ from app.engine.asgi import BodyTooLargeError, Inbox, Refusal
 RESPONSES_PATH: Final = "/v1/responses"
 
 _DISCONNECT: Final = "http.disconnect"
+
+_T = TypeVar("_T")
 
 
 class ClientLeftError(Exception):
@@ -68,3 +72,19 @@ async def departure(receive: Receive) -> None:
     while (await receive())["type"] != _DISCONNECT:
         pass
     raise ClientLeftError
+
+
+async def attended(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T | None:
+    """What ``work`` gives, which raises nothing of its own; None where the client left first, which cancels it.
+
+    To be called after the client's body was read.
+    """
+    found: _T | None = None
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            leaving = tasks.create_task(departure(receive))
+            found = await work
+            leaving.cancel()
+    except* ClientLeftError:
+        pass
+    return found

@@ -49,6 +49,13 @@ class ChainWanted:
     k: int
 
 
+class ChainMisread(DeterminismUnavailable):
+    """Every attempt at a chain read another number of tokens than its place says.
+
+    Beside others that may be their doing: they evict blocks between any two passes. Alone it is the engine's.
+    """
+
+
 class _Misread(Exception):
     """A pass read another number of tokens than its place in the chain says."""
 
@@ -74,7 +81,7 @@ class Chains:
     async def score(self, wanted: ChainWanted, passes: Passes) -> Outcome:
         """The outcome of the pass, after those that the chain lacked.
 
-        Raises DeterminismUnavailable where the engine keeps reading another number of tokens.
+        Raises ChainMisread where the engine keeps reading another number of tokens.
         """
         heads, misread = _digests(wanted.ids, wanted.block), ""
         # Where there is not even one whole block, nothing is written and nothing read.
@@ -88,7 +95,7 @@ class Chains:
                     return await self._attempt(chain, wanted, heads, passes)
                 except _Misread as exc:
                     misread = str(exc)
-        raise DeterminismUnavailable(f"the engine does not read its prefix cache as a chain needs: {misread}")
+        raise ChainMisread(f"the engine does not read its prefix cache as a chain needs: {misread}")
 
     async def _attempt(self, chain: _Chain, wanted: ChainWanted, heads: dict[int, bytes], passes: Passes) -> Outcome:
         ids, block = wanted.ids, wanted.block

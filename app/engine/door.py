@@ -22,6 +22,8 @@ REQUEST_ID_HEADER: Final = b"x-request-id"
 OURS: Final = frozenset({ADMISSION_HEADER, KEY_HEADER, PRIORITY_HEADER, CALLER_HEADER, PATIENCE_HEADER})
 """Headers between gateway and guard; the engine gets none of them."""
 
+NO_ENGINE_KEY: Final = Refusal(401, "invalid_api_key", "the engine's API key is missing or wrong")
+
 _LONGEST_NAME: Final = 64
 _MOST_PRIORITY: Final = 2**63
 
@@ -61,10 +63,19 @@ class Door:
         given = header(scope, KEY_HEADER)
         return given is not None and self._guard_key is not None and _same(given, self._guard_key)
 
+    def opens(self, scope: Scope, state: object) -> bool:
+        """Whether a request came with the engine's own API key, if it has one."""
+        digests = [sha256(key.encode()).digest() for key in self._engine_keys(state)]
+        if not digests:
+            return True
+        scheme, _, token = (header(scope, b"authorization") or b"").decode("latin-1").partition(" ")
+        # Every key is compared, whichever fits, so that the time tells nothing.
+        return scheme.lower() == "bearer" and sum(_same(token.encode(), digest) for digest in digests) > 0
+
     def decide(self, scope: Scope, state: Any) -> Asked | Refusal:  # noqa: ANN401 - vLLM's app.state has no type
         """What a request gets, or why it is refused before it queues."""
-        if not self._has_engine_key(scope, state):
-            return Refusal(401, "invalid_api_key", "the engine's API key is missing or wrong")
+        if not self.opens(scope, state):
+            return NO_ENGINE_KEY
         wanted = self._wanted(scope, state)
         if isinstance(wanted, Refusal):
             return wanted
@@ -111,14 +122,6 @@ class Door:
     def _engine_keys(self, state: object) -> list[str]:
         keys = getattr(getattr(state, "args", None), "api_key", None) or [self._engine_key]
         return [key for key in keys if key]
-
-    def _has_engine_key(self, scope: Scope, state: object) -> bool:
-        digests = [sha256(key.encode()).digest() for key in self._engine_keys(state)]
-        if not digests:
-            return True
-        scheme, _, token = (header(scope, b"authorization") or b"").decode("latin-1").partition(" ")
-        # Every key is compared, whichever fits, so that the time tells nothing.
-        return scheme.lower() == "bearer" and sum(_same(token.encode(), digest) for digest in digests) > 0
 
 
 def unavailable(reason: str, what: Mitigation = Mitigation.BATCH_ISOLATION) -> Refusal:

@@ -29,7 +29,9 @@ vLLM's development endpoints or another plugin, nor a middleware of the operator
 a body. And peaks count requests, not the sequences of one.
 
 A gateway's own verification passes (``POST /reprise/score``, `app.engine.scoring`) go the same way, with the guard's
-scorer in the place of vLLM's application. ``POST /reprise/text`` (`app.engine.texts`) puts no work on the engine.
+scorer in the place of vLLM's application; where the engine has failed its self-test they are refused before they wait.
+``POST /reprise/text`` (`app.engine.texts`) and ``POST /reprise/render`` (`app.engine.rendering`) put no work on the
+engine and wait for nobody; what a caller wrote is rendered only for who also has the engine's own API key.
 
 Who presents the guard key gets the co-resident peak, the wait and the posture's digest in headers, and on a stream the
 peak in one SSE comment. Against the same key ``GET /reprise/posture`` tells what the engine really runs and how the
@@ -49,6 +51,7 @@ from urllib.parse import parse_qsl
 
 from app.asgi import App, Message, PatientSend, Receive, Scope, Send
 from app.determinism.mode import Mitigation
+from app.determinism.posture import Posture, Provision
 from app.engine.admissions import MOST_LISTED, AdmissionLog
 from app.engine.asgi import (
     Inbox,
@@ -57,9 +60,10 @@ from app.engine.asgi import (
     send_json,
 )
 from app.engine.body import ClientLeftError, take_in
-from app.engine.door import KEY_HEADER, OURS, Asked, Door, unavailable
-from app.engine.observer import Observer, most_logprobs
+from app.engine.door import KEY_HEADER, NO_ENGINE_KEY, OURS, Asked, Door, unavailable
+from app.engine.observer import Observer, api_servers, most_logprobs
 from app.engine.options import GuardOptions
+from app.engine.rendering import RENDER_PATH, renders
 from app.engine.scoring import SCORE_PATH, Scorer
 from app.engine.texts import TEXT_PATH, texts
 from app.errors import QueueFull, QueueTimeout
@@ -136,7 +140,9 @@ class Guard:
             case ("http", "GET") if path == ADMISSIONS_PATH:
                 await self._tell(self._admissions_page, scope, send)
             case ("http", "POST") if path == TEXT_PATH:
-                await self._texts(scope, receive, send)
+                await self._beside(texts, scope, receive, send)
+            case ("http", "POST") if path == RENDER_PATH:
+                await self._beside(renders, scope, receive, send)
             case ("http", "POST") if path in GENERATING_PATHS or path == SCORE_PATH:
                 await self._generate(scope, receive, send)
             case ("websocket", _) if path == REALTIME_PATH:
@@ -174,10 +180,12 @@ class Guard:
         posture = self._observer.posture
         if posture is None:
             return _UNOBSERVED
+        provides = {mitigation: posture.provides(mitigation) for mitigation in Mitigation}
+        provides[Mitigation.VERIFICATION] = self._verification(posture)
         return {
             "posture": posture.to_mapping(),
             "digest": posture.digest,
-            "provides": {mitigation.value: asdict(posture.provides(mitigation)) for mitigation in Mitigation},
+            "provides": {mitigation.value: asdict(provision) for mitigation, provision in provides.items()},
             "gate": asdict(self._gate.statistics()),
             "epoch": self._log.epoch,
             "guard_version": _guard_version(),
@@ -198,18 +206,28 @@ class Guard:
         limit = min(numbers["limit"], MOST_LISTED)
         return self._log.page(request=query.get("request"), after=numbers["after"], limit=limit)
 
-    async def _texts(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _beside(self, serve: App, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._door.trusts(scope):
             await _STRANGER.send(send)
             return
+        if serve is renders and not self._door.opens(scope, scope["app"].state):
+            await NO_ENGINE_KEY.send(send)
+            return
         inbox = Inbox(receive, self._options.buffer_limit)
         try:
-            refusal = await take_in(inbox, TEXT_PATH, self._options.body_timeout)
-            await (texts(scope, inbox.receive, send) if refusal is None else refusal.send(send))
+            refusal = await take_in(inbox, _path(scope), self._options.body_timeout)
+            await (serve(scope, inbox.receive, send) if refusal is None else refusal.send(send))
         except ClientLeftError:
             pass
         finally:
             inbox.close()
+
+    def _verification(self, posture: Posture) -> Provision:
+        """What the posture says, unless the engine has shown that it is otherwise."""
+        verdict = self._scorer.verdict
+        if verdict.held is False:
+            return Provision(held=False, reason=f"the self-test of this engine failed: {verdict.reason}")
+        return posture.provides(Mitigation.VERIFICATION)
 
     def _unfit(self, wish: Asked, state: object) -> Refusal | None:
         """Why a pass may not decide anything here, before it waits for its turn."""
@@ -219,7 +237,7 @@ class Guard:
         if posture is None:
             self._observer.start(state)
             return _UNOBSERVED
-        provision = posture.provides(Mitigation.VERIFICATION)
+        provision = self._verification(posture)
         reason = provision.reason
         if provision.held and wish.admission is not Admission.EXCLUSIVE:
             provision = posture.provides(Mitigation.BATCH_INVARIANCE)
@@ -293,7 +311,10 @@ class Guard:
             return replace(unavailable(text), retry_after=b"1")
         wait = self._log.started(interval) - ticket.asked
         reporter = Reporter(outbox, ticket, wait, self._observer.digest)
-        serve = self._scorer if _path(scope) == SCORE_PATH else self._app
+        serve = self._app
+        if _path(scope) == SCORE_PATH:
+            # Where there are several API servers, others run that this gate does not know of.
+            serve = self._scorer.serving(lambda: ticket.peak == 1 and api_servers(scope["app"].state) == 1)
         try:
             await serve(scope, inbox.receive, reporter.send if wish.trusted else outbox)
         finally:

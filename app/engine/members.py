@@ -1,6 +1,7 @@
 """The members of a JSON body that a gateway sends to the guard, each read once and checked."""
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 from app.errors import InvalidRequest
@@ -41,6 +42,20 @@ class Members:
         value = self._take(name)
         if value is not None and not (isinstance(value, str) and 0 < len(value) <= longest):
             raise InvalidRequest(f"'{name}' must be a text of 1 to {longest} characters, or null", param=name)
+        return value
+
+    def one_of(self, name: str, known: Collection[str]) -> str:
+        """One of the ``known`` texts."""
+        value = self._take(name)
+        if not isinstance(value, str) or value not in known:
+            raise InvalidRequest(f"'{name}' must be one of {', '.join(sorted(known))}", param=name)
+        return value
+
+    def members(self, name: str) -> dict[str, Any]:
+        """An object, of any members."""
+        value = self._take(name)
+        if not isinstance(value, dict):
+            raise InvalidRequest(f"'{name}' must be an object", param=name)
         return value
 
     def texts(self, name: str) -> list[str]:

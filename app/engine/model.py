@@ -69,11 +69,13 @@ def model_facts(state: Any) -> dict[str, Any] | None:  # noqa: ANN401 - vLLM's a
     except Exception:  # noqa: BLE001 - whatever another vLLM lacks or does here, the fact is unknown
         return None
     default = None if defaults is None else defaults.pop("max_tokens", None)
+    if not all(value is None or type(value) is int for value in (eos, default, cap)):
+        return None
     return {
         "length": _told(lambda: model.max_model_len, int),
         "vocabulary": _told(lambda: int(model.get_vocab_size()), int),
         "eos": eos,
-        "stops": None if generation is None else _stops(generation, eos),
+        "stops": None if generation is None else _told(lambda: _stops(generation, eos), list),
         "defaults": defaults,
         "max_tokens_default": default,
         "max_tokens_cap": cap,
@@ -101,9 +103,14 @@ def _configured(state: Any) -> Mapping[str, Any]:  # noqa: ANN401 - as above
 
 
 def _stops(generation: Mapping[str, Any], eos: int | None) -> list[int]:
-    """The further end tokens, as `SamplingParams.update_from_generation_config` takes them."""
+    """The further end tokens, as `SamplingParams.update_from_generation_config` takes them.
+
+    Raises TypeError where they are no token ids.
+    """
     entries = generation.get(_ENTRIES)
-    found = [entries] if isinstance(entries, int) else entries or []
+    found = list([entries] if isinstance(entries, int) else entries or [])
+    if not all(type(token) is int for token in found):
+        raise TypeError(_ENTRIES)
     return sorted({token for token in found if token != eos})
 
 

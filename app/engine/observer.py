@@ -33,6 +33,8 @@ _SERVING_OBJECTS: Final = (
     *("anthropic_serving_messages", "cohere_serving_chat_v2"),
 )
 
+_GENERATION: Final = ("defaults", "eos", "stops", "max_tokens_default", "max_tokens_cap")
+
 _WEIGHT_PATTERNS: Final = ("*.safetensors", "*.bin", "*.pt", "*.gguf")
 _TOKENIZER_FILES: Final = (
     *("added_tokens.json", "merges.txt", "special_tokens_map.json", "tekken.json", "tokenizer.json"),
@@ -58,6 +60,7 @@ _CONFIG_FACTS: Final = {
     "scheduling_policy": "scheduler_config.policy",
     "async_scheduling": "scheduler_config.async_scheduling",
     "logprobs_mode": "model_config.logprobs_mode",
+    "max_logprobs": "model_config.max_logprobs",
 }
 """Posture field -> where vLLM 0.32 keeps it in its live configuration."""
 
@@ -90,9 +93,17 @@ def engine_facts(state: object) -> dict[str, Fact]:
     if facts["max_scheduled_tokens"] == "none":  # vLLM's scheduler then takes the other bound
         facts["max_scheduled_tokens"] = facts["max_batched_tokens"]
     facts["chat_template_digest"] = _chat_template_digest(state)
-    defaults = getattr(model_config, "get_diff_sampling_param", None)
-    facts["generation_config_digest"] = None if defaults is None else digest_of(defaults())
     return facts
+
+
+def generation_digest(model: Mapping[str, Any] | None) -> str | None:
+    """The digest of what the generation config and the tokenizer say of sampling and of an answer's end.
+
+    ``model`` is as `model_facts` tells it. What is unknown of it makes the digest unknown.
+    """
+    if model is None or model["defaults"] is None or model["stops"] is None:
+        return None
+    return digest_of([model[name] for name in _GENERATION])
 
 
 def api_servers(state: object) -> Fact:
@@ -228,6 +239,7 @@ class Observer:
             self.model = await asyncio.to_thread(model_facts, state)
             limit = int(self._environ.get(HASH_LIMIT, DEFAULT_HASH_LIMIT))
             facts = engine_facts(state) | await asyncio.to_thread(model_digests, state, limit)
+            facts |= {"generation_config_digest": generation_digest(self.model)}
             facts |= {"epoch": self._environ.get("REPRISE_EPOCH") or "none", "guard_key": self._guard_key}
             posture = Posture.from_mapping(facts | await self._ask_workers(state))
         except Exception:

@@ -3,7 +3,8 @@
 * ``throughput``: vLLM's defaults, plus the guard and the posture extension. Nothing about numerics is touched.
 * ``deterministic``: what a posture can hold at launch. Eager, a fixed KV split, no prefix cache, framework determinism,
   a fixed engine seed, vLLM's own sampling defaults, and where the hardware has them batch-invariant kernels.
-* ``verifier``: the same with a prefix cache, so that a pass of a verified answer costs a block, however long the prompt.
+* ``verifier``: the same with a prefix cache, so that a pass of a verified answer costs a block, however long the
+  prompt.
 
 How the KV split is fixed depends on the target:
 

@@ -14,11 +14,12 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
-from app.asgi import Receive, Scope, Send
+from app.asgi import App, Receive, Scope, Send
 from app.engine.asgi import Refusal, send_json
-from app.engine.body import ClientLeftError, departure, read_whole
+from app.engine.body import attended, read_whole
 from app.engine.chain import Chains, ChainWanted
 from app.engine.members import Members
 from app.engine.model import Limits
@@ -29,6 +30,7 @@ from app.errors import DeterminismUnavailable, InvalidRequest, RepriseError
 SCORE_PATH: Final = "/reprise/score"
 
 _LONGEST_SALT: Final = 256
+_ENDS: Final = {True: "passed", False: "FAILED", None: "came to no end"}
 
 # Under vLLM's own logger, since its logging configuration has no handler for others.
 logger = logging.getLogger("vllm.reprise.scoring")
@@ -93,7 +95,7 @@ class Scorer:
 
     def __init__(
         self,
-        test: Callable[[Passes, Limits], Awaitable[Verdict]] = self_test,
+        test: Callable[[Passes, Limits, Callable[[], bool]], Awaitable[Verdict]] = self_test,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.verdict = Verdict()
@@ -102,27 +104,29 @@ class Scorer:
         self._testing = asyncio.Lock()
         self._chains = Chains()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI. A client that leaves while a pass runs aborts it, and nothing is sent."""
-        state, answer = scope["app"].state, None
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                body = await read_whole(receive)
-                leaving = tasks.create_task(departure(receive))
-                answer = await self._answer(body, state)
-                leaving.cancel()
-        except* ClientLeftError:
-            pass
+    def serving(self, alone: Callable[[], bool]) -> App:
+        """The application for one request. ``alone`` says whether nobody else has run beside it so far."""
+        return partial(self._serve, alone)
+
+    async def _serve(self, alone: Callable[[], bool], scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI; raises ClientLeftError. A client that leaves while a pass runs aborts it, and nothing is sent."""
+        body = await read_whole(receive)
+        answer = await attended(receive, self._answer(body, scope["app"].state, alone))
         if isinstance(answer, Refusal):
             await answer.send(send)
         elif answer is not None:
             await send_json(send, 200, answer)
 
-    async def _answer(self, body: bytes, state: Any) -> dict[str, Any] | Refusal:  # noqa: ANN401 - vLLM's app.state
+    async def _answer(
+        self,
+        body: bytes,
+        state: Any,  # noqa: ANN401 - vLLM's app.state
+        alone: Callable[[], bool],
+    ) -> dict[str, Any] | Refusal:
         try:
             limits = Limits.of(state)
             asked = ScoreRequest.read(body, limits)
-            await self._prove(state, limits)
+            await self._prove(state, limits, alone)
             return await self._score(asked, Passes(state.engine_client))
         except RepriseError as error:
             return Refusal.of(error)
@@ -131,16 +135,23 @@ class Scorer:
             logger.exception("a verification pass failed")
             return Refusal(500, "internal_error", f"the engine failed in a pass: {type(exc).__name__}")
 
-    async def _prove(self, state: Any, limits: Limits) -> None:  # noqa: ANN401 - vLLM's app.state
-        """Make the engine show that its rows repeat, unless it did; raises DeterminismUnavailable if they do not."""
+    async def _prove(self, state: Any, limits: Limits, alone: Callable[[], bool]) -> None:  # noqa: ANN401 - as above
+        """Make the engine show that its rows repeat, unless it did; raises DeterminismUnavailable if they do not.
+
+        A test that others may have spoilt is of no account: this request fails, and the next one makes another.
+        """
         async with self._testing:
             if self.verdict.held is None:
                 began = self._clock()
-                self.verdict = await self._test(Passes(state.engine_client), limits)
-                held, seconds = "passed" if self.verdict.held else "FAILED", self._clock() - began
+                self.verdict = await self._test(Passes(state.engine_client), limits, alone)
+                held, seconds = _ENDS[self.verdict.held], self._clock() - began
                 logger.info("self-test of verification passes %s in %.2f s %s", held, seconds, self.verdict.reason)
-        if not self.verdict.held:
-            raise DeterminismUnavailable(f"the self-test of this engine failed: {self.verdict.reason}")
+            verdict = self.verdict
+        if verdict.held is None:
+            text = f"the self-test of this engine could not be made beside others: {verdict.reason}"
+            raise DeterminismUnavailable(text, retry_after=1)
+        if not verdict.held:
+            raise DeterminismUnavailable(f"the self-test of this engine failed: {verdict.reason}")
 
     async def _score(self, asked: ScoreRequest, passes: Passes) -> dict[str, Any]:
         began = self._clock()

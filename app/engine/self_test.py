@@ -4,14 +4,18 @@ Seven short passes over fixed token ids. Rows before a cut must not depend on wh
 length, and a pass must repeat; both for a pass that computes everything and for one that reads a block of a chain.
 Quantisation with one scale for a whole step, kernels that are chosen by what the tokens are, or layers that look ahead
 break that, and no flag of vLLM tells.
+
+A verdict is for the engine's life, so only what the engine itself did is one: a chain that misread while others ran,
+who may have evicted its blocks, leaves the question open, and the next request puts it again.
 """
 
 import hashlib
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from app.engine.chain import Chains, ChainWanted
+from app.engine.chain import ChainMisread, Chains, ChainWanted
 from app.engine.model import Limits
 from app.engine.passes import Outcome, Passes
 from app.errors import DeterminismUnavailable
@@ -24,16 +28,21 @@ _MOST_LOGPROBS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``held`` is None while the test has not been made; ``reason`` says what failed."""
+    """``held`` is None while no test came to an end; ``reason`` says what failed."""
 
     held: bool | None = None
     reason: str = ""
 
 
-async def self_test(passes: Passes, limits: Limits) -> Verdict:
-    """Make the test. An engine that cannot even be read fails it."""
+async def self_test(passes: Passes, limits: Limits, alone: Callable[[], bool]) -> Verdict:
+    """Make the test. An engine that cannot even be read fails it.
+
+    ``alone`` says whether nobody else has run on the engine since the test began; it is asked where that matters.
+    """
     try:
         reason = await _computed(passes, limits) or await _chained(passes, limits)
+    except ChainMisread as exc:
+        return Verdict(held=False if alone() else None, reason=exc.message)
     except DeterminismUnavailable as exc:
         reason = exc.message
     return Verdict(held=not reason, reason=reason)

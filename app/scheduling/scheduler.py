@@ -116,16 +116,25 @@ class Scheduler:
         """Whether at least one replica is healthy, and the gateway means to stay."""
         return not self.retired and any(slot.status.healthy for slot in self.slots.values())
 
-    def lease(self, plan: Plan, asking: Asking = ANYBODY, *, without: Replica | None = None) -> "_Leasing":
+    def lease(
+        self,
+        plan: Plan,
+        asking: Asking = ANYBODY,
+        *,
+        without: Replica | None = None,
+        prefer: Replica | None = None,
+    ) -> "_Leasing":
         """Hold a replica that fits the plan, as an async context manager; ``without`` is not considered.
+
+        ``prefer`` is taken, where it fits, unless another one's expected wait is shorter by more than the spill.
 
         Entering raises ModelNotFound, NotReady (no replica to ask, or it was lost meanwhile), DeterminismUnavailable
         naming the mitigation and the reason, and for replicas without the guard QueueFull and QueueTimeout.
         """
-        return _Leasing(self, plan, asking, without)
+        return _Leasing(self, plan, asking, without, prefer)
 
     def choose(
-        self, plan: Plan, *, without: Replica | None = None, establish: bool = True
+        self, plan: Plan, *, without: Replica | None = None, prefer: Replica | None = None, establish: bool = True
     ) -> tuple[Slot, Mapping[Mitigation, str]]:
         """The slot for a plan, and what it lacks (empty unless the caller wants a report). Raises as `lease` does.
 
@@ -140,8 +149,11 @@ class Scheduler:
             raise DeterminismUnavailable(_unavailable_text(plan, candidates), param="determinism")
         fit = [slot for slot, missing in candidates if len(missing) == fewest]
         pool = self._pool(plan, fit, establish=establish)
-        if plan.exclusive:
-            wait = partial(Slot.expected_wait, admission=Admission.EXCLUSIVE)
+        wait = partial(Slot.expected_wait, admission=Admission.EXCLUSIVE if plan.exclusive else Admission.SHARED)
+        kept = next((slot for slot in pool if slot.replica is prefer), None)
+        if kept is not None and wait(kept) <= min(map(wait, pool)) + self.queueing.spill:
+            slot = kept
+        elif plan.exclusive:
             slot = for_exclusive(pool, wait=wait, spill=self.queueing.spill)
         else:
             slot = _for_shared(pool)
@@ -249,7 +261,7 @@ def _for_shared(slots: list[Slot]) -> Slot:
 class _Leasing:
     """The lease of one request. A class and not a generator: every request passes here."""
 
-    __slots__ = ("_asking", "_exclusive", "_plan", "_scheduler", "_slot", "_ticket", "_without")
+    __slots__ = ("_asking", "_exclusive", "_plan", "_prefer", "_scheduler", "_slot", "_ticket", "_without")
 
     @property
     def replica(self) -> Replica:
@@ -257,17 +269,20 @@ class _Leasing:
         assert self._slot is not None  # noqa: S101 - the order of calls; never depends on input
         return self._slot.replica
 
-    def __init__(self, scheduler: Scheduler, plan: Plan, asking: Asking, without: Replica | None) -> None:
+    def __init__(
+        self, scheduler: Scheduler, plan: Plan, asking: Asking, without: Replica | None, prefer: Replica | None
+    ) -> None:
         self._scheduler = scheduler
         self._plan = plan
         self._asking = asking
         self._without = without
+        self._prefer = prefer
         self._exclusive = 0
         self._slot: Slot | None = None
         self._ticket: Ticket | None = None
 
     async def __aenter__(self) -> Lease:
-        slot, missing = self._scheduler.choose(self._plan, without=self._without)
+        slot, missing = self._scheduler.choose(self._plan, without=self._without, prefer=self._prefer)
         admission = _admission(self._plan, missing)
         isolated = admission is Admission.EXCLUSIVE
         status = slot.status

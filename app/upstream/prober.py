@@ -155,8 +155,16 @@ class Prober:
             provisions=provisions,
             gate=gate,
             max_logprobs=limit if isinstance(limit, int) else 0,
-            model=ModelFacts.from_mapping(model) if isinstance(model, dict) else ModelFacts(),
+            model=_facts(model),
         )
+
+
+def _facts(model: object) -> ModelFacts:
+    """What is told of the model; unknown where it makes no sense, which is no reason to take the replica out."""
+    try:
+        return ModelFacts.from_mapping(model) if isinstance(model, dict) else ModelFacts()
+    except ValueError:
+        return ModelFacts()
 
 
 def _entries(page: Any) -> tuple[Mapping[str, Any], ...]:  # noqa: ANN401 - any JSON

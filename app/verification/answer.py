@@ -200,8 +200,6 @@ def _text_logprobs(form: Form, tokens: Sequence[Token], offset: int) -> dict[str
 
 
 def _top(token: Token) -> dict[str, float]:
-    """The token and its alternatives by their text; of equal texts the first stays."""
-    found: dict[str, float] = {token.text: max(token.logprob, _CLAMP)}
-    for text, logprob in token.top:
-        found.setdefault(text, max(logprob, _CLAMP))
-    return found
+    """The token and its alternatives by their text; of equal texts the last stays, as in vLLM's dict."""
+    entries = ((token.text, token.logprob), *token.top)
+    return {text: max(logprob, _CLAMP) for text, logprob in entries}

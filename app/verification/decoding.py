@@ -58,8 +58,9 @@ class Decoding:
     """Decides one answer. For one task; nothing in it may be changed from outside.
 
     ``vocabulary`` bounds the ids that a drafter may name. ``most_logprobs`` is what the verifier shows of a row at
-    most, ``first_logprobs`` what is asked for while nothing ties. ``top`` says how many logprobs of each token the caller wants; None: none. ``tokens`` are final; ``rows`` has
-    for each of them its ``top`` best entries and its own. ``end`` is None until the answer is complete.
+    most, ``first_logprobs`` what is asked for while nothing ties. ``top`` says how many logprobs of each token the
+    caller wants; None: none. ``tokens`` are final; ``rows`` has for each of them its ``top`` best entries and its own.
+    ``end`` is None until the answer is complete.
     """
 
     __slots__ = (

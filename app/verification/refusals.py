@@ -2,7 +2,7 @@
 
 A verified answer is greedy, and its rows are those of a prompt, which nothing that changes logits ever touches. So
 sampling, penalties, biases and grammars are refused, also where they come from the model's own defaults. What vLLM
-ignores, this ignores too; members that mean nothing to a greedy answer are only checked.
+ignores, this ignores too, and members that mean nothing to a greedy answer are the engine's to check.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from typing import Any, Final
 from app.determinism.sampling import ENGINE_LOWEST_TEMPERATURE
 from app.errors import InvalidRequest
 from app.verification.facts import Model
-from app.verification.reading import flag, integer, number, wrong
+from app.verification.reading import flag, number, wrong
 
 NOT_VERIFIABLE: Final = "not_verifiable"
 """The error's code where vLLM could answer the request, but not verified."""
@@ -96,8 +96,8 @@ def refuse(members: Mapping[str, Any], model: Model, *, chat: bool, pinned: bool
     for name, neutral_value in _NEUTRAL.items():
         _penalty(members, model, name, neutral_value)
     _temperature(members, model, pinned=pinned)
-    _meaningless(members)
     if chat:
+        flag(members, "add_generation_prompt")  # it decides whose turn the answer is
         _chat_model(model)
 
 
@@ -126,20 +126,6 @@ def _temperature(members: Mapping[str, Any], model: Model, *, pinned: bool) -> N
             raise _unverifiable(f"'{name}' is {value} by {source}, and verified answers do not sample: send 0", name)
     if value is not None and value > ENGINE_LOWEST_TEMPERATURE:
         raise _unverifiable(f"'{name}' must be 0 in a verified answer, which does not sample", name)
-
-
-def _meaningless(members: Mapping[str, Any]) -> None:
-    """What changes nothing in a greedy answer or in how it comes, but must be what vLLM would take."""
-    top_p, min_p = number(members, "top_p"), number(members, "min_p")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise wrong("top_p", "a number above 0, at most 1")
-    if min_p is not None and not 0 <= min_p <= 1:
-        raise wrong("min_p", "a number from 0 to 1")
-    integer(members, "top_k", _UNLIMITED)
-    integer(members, "seed", -(2**63))
-    integer(members, "stream_interval", 1)
-    number(members, "length_penalty")
-    flag(members, "include_reasoning")
 
 
 def _chat_model(model: Model) -> None:

@@ -1,6 +1,10 @@
-"""From a parsed request and the verifier's model to what a verified answer is wanted: vLLM's members and defaults."""
+"""From a parsed request and the verifier's model to what a verified answer is wanted: vLLM's members and defaults.
 
-from collections.abc import Mapping
+Only what decides something here is read. The rest, prompts and lengths among it, is the engine's own to judge when it
+renders the request.
+"""
+
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,15 +21,6 @@ MOST_STOP_STRINGS: Final = 4
 
 _TEXT_MAX_TOKENS: Final = 16
 """What /v1/completions takes where no ``max_tokens`` is given."""
-
-_RENDERED: Final = (
-    ("messages", list, "an array of messages"),
-    ("documents", list, "an array"),
-    ("chat_template", str, "a string"),
-    ("chat_template_kwargs", dict, "an object"),
-    ("reasoning_effort", str, "a string"),
-    ("add_generation_prompt", bool, "true or false"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +95,16 @@ def read_wanted(
     if request.path not in READABLE_PATHS:
         raise NotFound(f"{request.path} has no verified answers.")
     members, chat = request.members, request.path == CHAT_PATH
-    _prompt(members, model, chat=chat)
+    if not chat:
+        _one_prompt(members.get("prompt"))
     refuse(members, model, chat=chat, pinned=pinned)
     max_tokens, limit = _max_tokens(members, model, chat=chat)
     min_tokens = integer(members, "min_tokens", 0) or 0
     if max_tokens is not None and min_tokens > max_tokens:
         raise InvalidRequest(f"'min_tokens' must be at most '{limit}', which is {max_tokens}.", param="min_tokens")
+    stop_token_ids = ids(members, "stop_token_ids", model.vocabulary)
+    if min_tokens:
+        _choosable({*stop_token_ids, *model.stops, model.eos} - {None}, most_logprobs, asked=bool(stop_token_ids))
     stream = flag(members, "stream")
     include_usage, continuous = _stream_options(members, stream=stream)
     return Wanted(
@@ -116,7 +115,7 @@ def read_wanted(
         min_tokens=min_tokens,
         ignore_eos=flag(members, "ignore_eos"),
         stop=strings(members, "stop", MOST_STOP_STRINGS),
-        stop_token_ids=ids(members, "stop_token_ids", model.vocabulary),
+        stop_token_ids=stop_token_ids,
         skip_special_tokens=flag(members, "skip_special_tokens", default=True),
         spaces_between_special_tokens=flag(members, "spaces_between_special_tokens", default=True),
         include_stop_str_in_output=flag(members, "include_stop_str_in_output"),
@@ -128,32 +127,22 @@ def read_wanted(
     )
 
 
-def _prompt(members: Mapping[str, Any], model: Model, *, chat: bool) -> None:
-    """Refuse what is no prompt, or several of them; what a prompt says is the verifier's own to judge."""
-    flag(members, "add_special_tokens")
-    if chat:
-        _rendering(members)
-        return
-    prompt = members.get("prompt")
-    if isinstance(prompt, list) and any(isinstance(one, str | list) for one in prompt):
+def _one_prompt(prompt: object) -> None:
+    """Refuse several prompts, by the first of them: an array of ids may be long, and is not walked over here."""
+    if isinstance(prompt, list) and len(prompt) > 1 and isinstance(prompt[0], str | list):
         raise InvalidRequest("'prompt' must be a single one in a verified answer.", param="prompt", code=NOT_VERIFIABLE)
-    if isinstance(prompt, list) and prompt:
-        ids(members, "prompt", model.vocabulary)
-    elif not isinstance(prompt, str) or not prompt:
-        raise wrong("prompt", "a string or an array of token ids, and not empty")
 
 
-def _rendering(members: Mapping[str, Any]) -> None:
-    """Refuse what cannot be handed on to the template; what it makes of the rest is its own to say."""
-    for name, kind, wanted in _RENDERED:
-        value = members.get(name)
-        if value is not None and not isinstance(value, kind):
-            raise wrong(name, wanted)
-    if not members.get("messages"):
-        raise wrong("messages", "an array of messages")
-    if flag(members, "continue_final_message") and flag(members, "add_generation_prompt"):
+def _choosable(masked: Collection[int | None], most: int, *, asked: bool) -> None:
+    """Refuse ``min_tokens`` that mask as many end tokens as a row shows: nothing might be left to choose from.
+
+    ``asked``: some of them are the caller's.
+    """
+    if len(masked) >= most:
         raise InvalidRequest(
-            "'continue_final_message' and 'add_generation_prompt' cannot both be true.", param="continue_final_message"
+            f"Until 'min_tokens' are there, 'stop_token_ids' and the model's end tokens mask {len(masked)} tokens, and "
+            f"the verifier shows {most}.",
+            param="stop_token_ids" if asked else "min_tokens",
         )
 
 

@@ -7,6 +7,7 @@ headers go out with the first tokens that are decided, since only then the verif
 from collections.abc import Callable
 from typing import Final
 
+import anyio.to_thread
 import orjson
 
 from app.errors import NotReady, QueueFull, UpstreamError
@@ -17,6 +18,10 @@ from app.scheduling.lease import Lease
 from app.verification.answer import Chunks, whole
 from app.verifier.making import Making, Offer, evidence_of
 from app.verifier.passes import choose
+
+LARGE: Final = 256 * 1024
+"""Bytes of an answer whose reading and rewriting would hold the event loop for milliseconds; for less, a thread costs
+more than it saves."""
 
 _DONE: Final = b"data: [DONE]\n\n"
 _EVENTS: Final[Header] = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -49,7 +54,7 @@ class Verification:
             # An answer that had begun is broken off, whatever it lacked.
             raise UpstreamError(error.message, code=error.error_code) from error
         finally:
-            exchange.verified(making.report())
+            making.account(exchange)
 
     async def _stream(self, making: Making, headers: HeadersOf, reply: Reply, exchange: Exchange) -> None:
         seen, shown = Chunks(making.evidence), Chunks(making.form)
@@ -69,6 +74,7 @@ class Verification:
         exchange.feed(seen.last() + _DONE)
         making.served(exchange)
         facts = [*exchange.conclude(making.verifier.peak), *making.report().facts()]
+        making.account(exchange)
         exchange.keep_receipt()  # before the client has the end of its answer, and may ask for it
         comment = COMMENT_PREFIX + orjson.dumps(dict(facts)) + b"\n\n" if self._comment else b""
         await reply.finish(shown.last() + comment + _DONE)
@@ -79,7 +85,10 @@ class Verification:
             every.append(await making.next())
         text = "".join(released.text for released in every)
         making.tell(exchange, stream=False)
-        exchange.feed(whole(making.evidence, text, [token for each in every for token in evidence_of(each)], end))
+        evidence = whole(making.evidence, text, [token for each in every for token in evidence_of(each)], end)
+        exchange.feed(evidence)
+        if len(evidence) > LARGE:
+            await anyio.to_thread.run_sync(exchange.read)
         body = whole(making.form, text, [token for released in every for token in released.tokens], end)
         facts = [*exchange.conclude(making.verifier.peak), *making.report().facts()]
         length = (b"content-length", b"%d" % len(body))

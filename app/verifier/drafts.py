@@ -28,14 +28,19 @@ _log = logging.getLogger(__name__)
 
 
 class Drafter:
-    """Drafts for one request. ``ending`` holds the caller's members that end an answer early."""
+    """Drafts for one request. ``members`` are the caller's own that count for a draft too.
 
-    def __init__(self, sender: Sender, model: str | None, ending: Mapping[str, object]) -> None:
+    For ``patience`` seconds a draft is waited for, its queue included; then it counts as failed.
+    """
+
+    def __init__(self, sender: Sender, model: str | None, members: Mapping[str, object], *, patience: float) -> None:
         self._sender = sender
         self._plan = Plan(Mode.STANDARD, model)
-        self._asked = {**_NEUTRAL, **ending} | ({} if model is None else {"model": model})
+        self._asked = {**_NEUTRAL, **members} | ({} if model is None else {"model": model})
+        self._patience = patience
         self._sent = 0
         self._failed: Replica | None = None
+        self._warned = False
 
     async def draft(self, ids: Sequence[int], count: int, fewest: int = 0) -> list[int]:
         """At most ``count`` tokens that may follow ``ids``; none where no replica would say.
@@ -47,22 +52,35 @@ class Drafter:
         if fewest > 0:
             content["min_tokens"] = min(fewest, count)
         try:
-            told = await self._sender.leased(self._plan, TEXT_PATH, f"d{self._sent}", content, without=self._avoided())
+            told = await self._sender.leased(
+                self._plan,
+                TEXT_PATH,
+                f"d{self._sent}",
+                content,
+                without=self._avoided(),
+                patience=self._patience,
+            )
         except RepriseError as error:
             self._failed = error.replica if isinstance(error, Lost) else self._failed
-            _log.warning("request %s has no draft: %s", self._sender.request_id, error.message)
+            self._warn(error)
             return []
-        return _ids(told.said)
+        return _ids(told.said, count)
 
     def _avoided(self) -> Replica | None:
         """Who failed is not asked again while there is another one: it would cost every window a failure."""
         failed = self._failed
         return failed if failed is not None and self._sender.scheduler.another(self._plan, failed) else None
 
+    def _warn(self, error: RepriseError) -> None:
+        """Once for an answer: a drafter that is down fails in each of its windows."""
+        if not self._warned:
+            _log.warning("request %s has no draft: %s", self._sender.request_id, error.message)
+        self._warned = True
 
-def _ids(said: Any) -> list[int]:  # noqa: ANN401 - any JSON
+
+def _ids(said: Any, most: int) -> list[int]:  # noqa: ANN401 - any JSON
     try:
         ids = said["choices"][0]["token_ids"]
     except (TypeError, LookupError):
         return []
-    return [token for token in ids if type(token) is int] if isinstance(ids, list) else []
+    return [token for token in ids[:most] if type(token) is int] if isinstance(ids, list) else []

@@ -4,6 +4,7 @@ They differ from a caller's request in one thing: a pass is a pure function of t
 left unanswered may be sent again elsewhere. Nothing here retries by itself: `Lost` says whom not to ask again.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from app.errors import (
     Unauthorized,
     UpstreamError,
     UpstreamReset,
+    UpstreamTimeout,
     UpstreamUnavailable,
 )
 from app.reply import Header
@@ -36,6 +38,11 @@ _LONGEST: Final = 512 * 2**20
 
 _OK: Final = 200
 _REFUSED, _SERVER = 400, 500
+_OURS: Final = frozenset({403, 404})
+"""No fault of the caller's: a wrong guard key, and a path that an older guard does not know.
+
+Of an unknown model, the other 404, vLLM names the member.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,14 @@ class Lost(UpstreamError):
         super().__init__(cause.message, code=cause.error_code, retry_after=cause.retry_after)
         self.replica = replica
         self.cause = cause
+
+
+class EngineRefusal(InvalidRequest):
+    """What an engine refused of the caller's own, with the status that the engine gave it."""
+
+    def __init__(self, message: str, *, param: str | None, status: int) -> None:
+        super().__init__(message, param=param)
+        self.status = status  # type: ignore[misc]  # everywhere else a class has one; this one repeats the engine's
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +96,27 @@ class Sender:
         *,
         posture: str | None = None,
         without: Replica | None = None,
+        prefer: Replica | None = None,
+        patience: float | None = None,
     ) -> Told:
         """Send JSON of our own under a lease of the plan. ``name`` tells this errand's request id from the others.
 
-        Nothing is sent to a replica of another ``posture``: NotReady. Raises what a lease raises, and `Lost`.
+        Nothing is sent to a replica of another ``posture``: NotReady. ``without`` and ``prefer`` are as the scheduler
+        has them. After ``patience`` seconds, its queue included, the replica is given up. Raises what a lease raises,
+        and `Lost`.
         """
         body = orjson.dumps(content)
-        async with self.scheduler.lease(plan, self.asking, without=without) as granted:
-            if posture is not None and granted.posture != posture:
-                raise other_posture(granted.replica, granted.posture, posture)
-            with self.holding(granted.replica.name, granted.admission):
-                headers = self.headers(granted, f"{self.request_id}.{name}")
-                response, data = await self._exchanged(granted.replica, path, headers, body)
+        leasing = self.scheduler.lease(plan, self.asking, without=without, prefer=prefer)
+        try:
+            async with asyncio.timeout(patience), leasing as granted:
+                if posture is not None and granted.posture != posture:
+                    raise other_posture(granted.replica, granted.posture, posture)
+                with self.holding(granted.replica.name, granted.admission):
+                    headers = self.headers(granted, f"{self.request_id}.{name}")
+                    response, data = await self._exchanged(granted.replica, path, headers, body)
+        except TimeoutError as exc:
+            slow = leasing.replica
+            raise Lost(slow, UpstreamTimeout(f"Replica {slow.name} took more than {patience} s.")) from exc
         word = GuardsWord.of(response.headers)
         lease = granted.confirmed(plan, word, response.status)
         with blaming(granted.replica):
@@ -159,19 +183,20 @@ def _refusal(response: UpstreamResponse, said: object, *, callers: bool) -> Repr
     error = said.get("error") if isinstance(said, dict) else None
     told = error if isinstance(error, dict) else {}
     text, param = told.get("message"), told.get("param")
+    named = param if isinstance(param, str) else None
     message = text if isinstance(text, str) else f"A replica answered HTTP {response.status}."
     match response.status:
         case 401:
             return Unauthorized(message, realm="vLLM")
-        case 404 if callers:
-            return NotFound(message, param=param if isinstance(param, str) else None)
+        case 404 if callers and named is not None:
+            return NotFound(message, param=named)
         case 429:
             return QueueFull(message, retry_after=_seconds(response))
         case 503:
             mitigation = told.get("code") == DeterminismUnavailable.code
             return (DeterminismUnavailable if mitigation else NotReady)(message, retry_after=_seconds(response))
-        case status if callers and _REFUSED <= status < _SERVER:
-            return InvalidRequest(message, param=param if isinstance(param, str) else None)
+        case status if callers and _REFUSED <= status < _SERVER and status not in _OURS:
+            return EngineRefusal(message, param=named, status=status)
         case _:
             return UpstreamError(message)
 

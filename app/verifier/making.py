@@ -18,7 +18,7 @@ from app.verification.request import Wanted, read_wanted
 from app.verification.rows import Row
 from app.verifier.drafts import Drafter
 from app.verifier.errands import Sender
-from app.verifier.passes import Chosen, Verifier
+from app.verifier.passes import Chosen, Verifier, chain_key
 from app.verifier.session import Released, Session
 
 _MARGIN: Final = 2
@@ -30,11 +30,15 @@ _PREFIX: Final = "token_id:"
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A request that is to be answered verified, and what sends its errands."""
+    """A request that is to be answered verified, and what sends its errands.
+
+    ``draft_timeout`` is how long one of its drafts may take, in seconds.
+    """
 
     request: InferenceRequest
     plan: Plan
     sender: Sender
+    draft_timeout: float
 
 
 class Making:
@@ -60,6 +64,7 @@ class Making:
         self._clock = clock
         self._began = began
         self._first: float | None = None
+        self._accounted = False
         ending = wanted.ending(len(prompt), model)
         self._grid = Grid.of(
             wanted.window, len(prompt), model.length, model.block_size, prefix_caching=model.prefix_caching
@@ -67,8 +72,9 @@ class Making:
         self._decoding = Decoding(
             prompt, self._grid, ending, model.vocabulary, most_logprobs=chosen.most_logprobs, top=wanted.logprobs
         )
-        early = {"ignore_eos": wanted.ignore_eos, "stop_token_ids": list(wanted.stop_token_ids)}
-        drafter = Drafter(offer.sender, offer.plan.model, early)
+        drafter = Drafter(
+            offer.sender, offer.plan.model, _of_drafts(offer.request, wanted), patience=offer.draft_timeout
+        )
         self._session = Session(verifier, drafter, wanted, self._decoding, self._grid, prompt, ending.most)
         self.form = _form(offer, wanted, chosen, prompt, created)
         # What the ledger compares needs ids, and the margins of a fork; the caller gets what he asked for.
@@ -87,7 +93,7 @@ class Making:
             most_logprobs=chosen.most_logprobs,
             pinned=Mitigation.TINY_TEMPERATURE in offer.plan.mitigations,
         )
-        verifier = Verifier(offer.sender, chosen, key)
+        verifier = Verifier(offer.sender, chosen, chain_key(key, offer.request.members.get("cache_salt")))
         prompt = await verifier.render(offer.request)
         return cls(offer, wanted, verifier, prompt, chosen, clock=clock, began=began, created=created)
 
@@ -119,6 +125,12 @@ class Making:
     def served(self, exchange: Exchange) -> None:
         """Tell the exchange where its passes ran, and how long they have waited so far."""
         exchange.served(self.lease.replica.name, self.lease.admission, self.verifier.waited)
+
+    def account(self, exchange: Exchange) -> None:
+        """Tell the exchange what it took; once, when no more follows."""
+        if not self._accounted:
+            exchange.verified(self.report())
+        self._accounted = True
 
     @property
     def applied(self) -> tuple[Mitigation, ...]:
@@ -154,10 +166,17 @@ def _seen(token: int, row: Row) -> Token:
     return Token(token, names[own], two.logprobs[own], tuple(zip(names, two.logprobs, strict=True)))
 
 
+def _of_drafts(request: InferenceRequest, wanted: Wanted) -> dict[str, object]:
+    """What the caller said that counts for drafts too: what ends them, and whose cache they may share."""
+    said = {"ignore_eos": wanted.ignore_eos, "stop_token_ids": list(wanted.stop_token_ids)}
+    salt = request.members.get("cache_salt")
+    return said if salt is None else said | {"cache_salt": salt}
+
+
 def _form(offer: Offer, wanted: Wanted, chosen: Chosen, prompt: Sequence[int], created: int) -> Form:
     members = offer.request.members
     role = "assistant"
-    if wanted.chat and members.get("add_generation_prompt") is False:
+    if wanted.chat and members.get("add_generation_prompt") is False and members["messages"]:
         last = members["messages"][-1]
         role = str(last.get("role", role)) if isinstance(last, dict) else role
     kind = "chatcmpl" if wanted.chat else "cmpl"

@@ -29,24 +29,19 @@ from app.verifier.scores import Scores, read_scores
 
 SCORE_PATH: Final = "/reprise/score"
 TEXT_PATH: Final = "/reprise/text"
-TOKENIZE_PATH: Final = "/tokenize"
-
-_TEMPLATE_MEMBERS: Final = ("documents", "reasoning_effort")
-"""Members that chat completions hands to the template and ``/tokenize`` does not know (vLLM 0.32)."""
+RENDER_PATH: Final = "/reprise/render"
 
 _MOST_LOGPROBS: Final = 128
 """Of each token; an engine may show all of its vocabulary, and a row of that would cost more than its pass."""
 
 _T = TypeVar("_T")
 
-_RENDERING: Final = ("add_generation_prompt", "continue_final_message", "add_special_tokens", "chat_template")
-
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """A replica that can verify a request: where its prompt is rendered, and what all others must equal.
 
-    ``plan`` is that of a pass, ``name`` the model's as served.
+    ``plan`` is that of a pass, ``name`` the one that the engine gives its model in every answer.
     """
 
     replica: Replica
@@ -69,17 +64,22 @@ def choose(scheduler: Scheduler, plan: Plan, *, establish: bool = True) -> Chose
     passes = replace(rejecting, mitigations=plan.mitigations | {needed})
     slot, _ = scheduler.choose(passes, establish=establish)
     status = slot.status
-    name = plan.model or next(iter(sorted(status.served)), "")
-    return Chosen(slot.replica, status.digest, _model(status, name), _logprobs(status), passes, name)
+    model = _model(status, plan.model)
+    return Chosen(slot.replica, status.digest, model, _logprobs(status), passes, _name(status))
 
 
 def _invariant(slot: Slot) -> bool:
     return slot.status.provides(Mitigation.BATCH_INVARIANCE).held is True
 
 
-def _model(status: ReplicaStatus, name: str) -> Model:
+def _name(status: ReplicaStatus) -> str:
+    """The model's first name, under which vLLM answers whatever alias was asked for; adapters have a parent."""
+    return next((str(entry["id"]) for entry in status.models if entry.get("parent") is None), "")
+
+
+def _model(status: ReplicaStatus, asked: str | None) -> Model:
     """The model that passes run. An adapter's name is refused: its passes would run the model below it."""
-    if any(entry.get("id") == name and entry.get("parent") is not None for entry in status.models):
+    if any(entry.get("id") == asked and entry.get("parent") is not None for entry in status.models):
         raise InvalidRequest("An adapter's answers cannot be verified.", param="model", code=NOT_VERIFIABLE)
     return status.model.model()
 
@@ -92,6 +92,11 @@ def _logprobs(status: ReplicaStatus) -> int:
             param="determinism",
         )
     return min(status.max_logprobs, _MOST_LOGPROBS)
+
+
+def chain_key(key: bytes, salt: object) -> bytes:
+    """The key to the salts of a caller's chains: callers who salt their caches apart share no chain either."""
+    return hmac.digest(key, b"cache_salt" + salt.encode(), "sha256") if isinstance(salt, str) else key
 
 
 class Verifier:
@@ -114,13 +119,19 @@ class Verifier:
         self.peak: int | None = None
 
     async def render(self, request: InferenceRequest) -> list[int]:
-        """The prompt's token ids, as the engine's own template and tokenizer make them. Raises InvalidRequest."""
-        content = _tokenizable(request, self._chosen.plan.model)
-        if isinstance(content, list):
-            return content
+        """The prompt's token ids, as the engine makes them of the same request in any other mode.
+
+        Ids that the caller sent are rendered too: their length is the engine's to judge before anything here walks
+        over them. Raises InvalidRequest with the engine's words and status.
+        """
+        content = {"path": request.path, "request": _rendered(request, self._chosen.plan.model)}
         tokens = await self._somewhere(lambda without: self._tokens(content, without))
-        if not tokens:
-            raise InvalidRequest("The prompt is empty.", param="messages" if request.path == CHAT_PATH else "prompt")
+        if max(tokens) >= self._chosen.model.vocabulary:
+            # A tokenizer may know more ids than its model; passes over them would be refused one by one.
+            raise InvalidRequest(
+                f"The prompt holds a token id that is not in 0 to {self._chosen.model.vocabulary - 1}.",
+                param="messages" if request.path == CHAT_PATH else "prompt",
+            )
         return tokens
 
     async def score(self, wanted: Pass, candidate: Sequence[int], k: int, grid: Grid) -> tuple[Row, ...]:
@@ -147,14 +158,16 @@ class Verifier:
         return await self._somewhere(lambda without: self._read_aside(TEXT_PATH, "t", content, read, without))
 
     async def _tokens(self, content: Mapping[str, Any], without: Replica | None) -> list[int]:
-        return await self._read_aside(TOKENIZE_PATH, "p", content, self._ids, without, callers=True)
+        return await self._read_aside(RENDER_PATH, "p", content, _ids, without, callers=True)
 
     async def _pass(
         self, content: Mapping[str, Any], wanted: Pass, k: int, without: Replica | None
     ) -> tuple[Told, Scores]:
         posture = self._chosen.posture
+        # Who computed the last pass holds the chain; anybody else would compute the prompt anew.
+        last = self.lease.replica if self.lease is not None else None
         told = await self._sender.leased(
-            self._chosen.plan, SCORE_PATH, f"v{self._sent}", content, posture=posture, without=without
+            self._chosen.plan, SCORE_PATH, f"v{self._sent}", content, posture=posture, without=without, prefer=last
         )
         with blaming(told.lease.replica):
             if told.lease.posture != posture:
@@ -177,13 +190,6 @@ class Verifier:
             found = read(said)
         self._replica = replica
         return found
-
-    def _ids(self, said: Any) -> list[int]:  # noqa: ANN401 - any JSON
-        tokens = said.get("tokens") if isinstance(said, dict) else None
-        vocabulary = self._chosen.model.vocabulary
-        if not (isinstance(tokens, list) and all(type(token) is int and 0 <= token < vocabulary for token in tokens)):
-            raise UpstreamError("The verifier did not tokenize the prompt.")
-        return tokens
 
     async def _somewhere(self, attempt: Callable[[Replica | None], Awaitable[_T]]) -> _T:
         """Try, and where a replica fails, once more on another one of the posture, if there is one.
@@ -226,20 +232,14 @@ class Verifier:
         return hmac.digest(self._key, b"verification" + array("q", prefix).tobytes(), "sha256").hex()[:32]
 
 
-def _tokenizable(request: InferenceRequest, model: str | None) -> dict[str, Any] | list[int]:
-    """What ``/tokenize`` is asked; the ids themselves where the caller sent ids."""
-    members = request.members
-    if request.path != CHAT_PATH:
-        prompt = members.get("prompt")
-        if isinstance(prompt, list):
-            return list(prompt)
-        asked = {"model": model, "prompt": prompt, "add_special_tokens": members.get("add_special_tokens")}
-        return {name: value for name, value in asked.items() if value is not None}
-    template = {name: members[name] for name in _TEMPLATE_MEMBERS if members.get(name) is not None}
-    if "reasoning_effort" in template:
-        template["enable_thinking"] = template["reasoning_effort"] != "none"
-    asked = {"model": model, "messages": members.get("messages")}
-    asked |= {name: members[name] for name in _RENDERING if members.get(name) is not None}
-    if kwargs := template | (members.get("chat_template_kwargs") or {}):
-        asked["chat_template_kwargs"] = kwargs
-    return {name: value for name, value in asked.items() if value is not None}
+def _rendered(request: InferenceRequest, model: str | None) -> dict[str, Any]:
+    """What is rendered: the caller's members as they came, for the model without a suffix of ours."""
+    members = {name: value for name, value in request.members.items() if name not in {"determinism", "model"}}
+    return members if model is None else members | {"model": model}
+
+
+def _ids(said: Any) -> list[int]:  # noqa: ANN401 - any JSON
+    ids = said.get("ids") if isinstance(said, dict) else None
+    if not isinstance(ids, list) or set(map(type, ids)) != {int} or min(ids) < 0:
+        raise UpstreamError("The verifier did not render the prompt.")
+    return ids

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.verification.answer import Token
-from app.verification.decoding import Decoding, Undecided
+from app.verification.decoding import Counts, Decoding, Undecided
 from app.verification.ending import End
 from app.verification.grid import Grid
 from app.verification.request import Wanted
@@ -20,7 +20,7 @@ from app.verifier.passes import Verifier
 from app.verifier.text import Text
 
 _AHEAD_UNSEEN: Final = 4
-"""Windows that are drafted at once for an answer that nobody reads before its end."""
+"""Windows that are drafted at once, at most, for an answer that nobody reads before its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,32 @@ class Released:
     tokens: tuple[Token, ...]
     rows: tuple[Row, ...]
     end: End | None
+
+
+class Reach:
+    """How many tokens to draft at once: ``most`` at first, a ``window`` after a rollback.
+
+    From there it doubles whenever as many more draft tokens as it is were accepted, up to ``most`` again. A rollback,
+    or the answer's end, wastes what is left over of a window and at most one and a half times the reach
+    (`draft_length`), and all of the reach but a window was earned by accepted tokens, or was there at first. So all
+    drafts of an answer have at most 2.5 tokens for each that is accepted, 2.5 windows for each rollback and for the
+    end, and 1.5 (``most`` - ``window``) for the beginning.
+    """
+
+    def __init__(self, window: int, most: int) -> None:
+        self._window = window
+        self._most = most
+        self._ahead = most
+        self._rollbacks = 0
+        self._accepted = 0
+
+    def ahead(self, counts: Counts) -> int:
+        """Tokens to draft now, where so much came of the drafts before."""
+        if counts.rollbacks > self._rollbacks:
+            self._ahead, self._rollbacks, self._accepted = self._window, counts.rollbacks, counts.accepted
+        elif counts.accepted - self._accepted >= self._ahead:
+            self._ahead, self._accepted = min(2 * self._ahead, self._most), counts.accepted
+        return self._ahead
 
 
 class Session:
@@ -52,7 +78,7 @@ class Session:
         self._grid = grid
         self._prompt = prompt
         self._most = most
-        self._ahead = grid.window * (1 if wanted.stream else _AHEAD_UNSEEN)
+        self._reach = Reach(grid.window, grid.window * (1 if wanted.stream else _AHEAD_UNSEEN))
         self._text = Text(wanted, prompt)
         self._logprobs = wanted.logprobs
         self._fewest = wanted.min_tokens
@@ -68,7 +94,7 @@ class Session:
         missing = self._decoding.draft_wanted()
         if missing:
             known = self._decoding.known()
-            count = draft_length(missing, self._most - len(known), self._ahead)
+            count = draft_length(missing, self._most - len(known), self._reach.ahead(self._decoding.counts))
             fewest = self._fewest - len(known)
             self._decoding.drafted(await self._drafter.draft([*self._prompt, *known], count, fewest))
 

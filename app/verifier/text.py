@@ -5,14 +5,11 @@ What a stop string could still take back is held back, as vLLM does: one charact
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from app.errors import UpstreamError
 from app.verification.ending import End
 from app.verification.request import Wanted
-
-_CONTEXT: Final = 64
-"""Tokens of the prompt's end that a detokenizer needs, so that the answer's first characters come out right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,8 @@ class Text:
 
     def __init__(self, wanted: Wanted, prompt: Sequence[int]) -> None:
         self._wanted = wanted
-        self._prompt = list(prompt[-_CONTEXT:])
+        # All of it, as vLLM's own detokenizer gets it: a prompt cut inside a character would spoil the answer's first.
+        self._prompt = list(prompt)
         longest = max(map(len, wanted.stop), default=1)
         self._held_back = 0 if wanted.include_stop_str_in_output else longest - 1
         self._released = ""

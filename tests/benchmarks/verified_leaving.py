@@ -8,12 +8,11 @@
 A client cuts its connection while its draft runs, while its pass waits behind a running ordinary request, and while its
 pass runs. The time, in milliseconds with the poll's round trip, goes from there until the guard holds nothing of it
 any more, and for what ran until vLLM's own gauge says so too. A step of the engine that has begun cannot be cut, so a
-pass that runs ends with its step; "sent after" counts what was sent for a client that had left.
+pass that runs ends with its step. "sent after" counts the clients after whose leaving the guard admitted a request.
 """
 
 import argparse
 import asyncio
-import json
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -39,8 +38,13 @@ class Watch:
         gate: State = (await self._engine.get("/reprise/posture")).raise_for_status().json()["gate"]
         return gate
 
+    async def admitted(self) -> int:
+        """How many requests the guard has admitted in its life."""
+        page = (await self._engine.get("/reprise/admissions?limit=1")).raise_for_status().json()
+        return int(page["next"])
+
     async def running(self) -> int:
-        """vLLM's own gauge."""
+        """How many requests run, by the gauge of vLLM itself."""
         rows = (await self._engine.get("/metrics")).text.splitlines()
         return int(sum(float(row.rpartition(" ")[2]) for row in rows if row.startswith("vllm:num_requests_running{")))
 
@@ -53,13 +57,14 @@ class Watch:
 
 async def _ask(client: httpx.AsyncClient, tokens: int, mode: str) -> None:
     body = {"model": "smollm2", "prompt": PROMPT, "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
-    content = json.dumps({**body, "stream": True, "determinism": mode})
-    async with client.stream("POST", "/v1/completions", content=content) as answer:
+    asked = {**body, "stream": True, "determinism": mode}
+    async with client.stream("POST", "/v1/completions", json=asked) as answer:
+        answer.raise_for_status()
         async for _ in answer.aiter_raw():
             pass
 
 
-async def _left(watch: Watch, leaver: asyncio.Task[None], gone: Callable[[], Awaitable[bool]]) -> float:
+async def _left(leaver: asyncio.Task[None], gone: Callable[[], Awaitable[bool]]) -> float:
     began = time.perf_counter()
     leaver.cancel()
     while not await gone():
@@ -71,6 +76,7 @@ async def leave(watch: Watch, url: str, phase: str) -> tuple[float, bool]:
     """One client that leaves in a phase: milliseconds, and whether anything was sent for it afterwards."""
     # A connection of its own: cancelling its task closes that.
     async with httpx.AsyncClient(base_url=url, timeout=900, trust_env=False) as client, asyncio.TaskGroup() as group:
+        other = None
         if phase == "pass waits":
             other = group.create_task(_ask(client, 1000, "standard"))
             await watch.until(lambda gate: gate["shared"] == 1)
@@ -81,14 +87,11 @@ async def leave(watch: Watch, url: str, phase: str) -> tuple[float, bool]:
         async def gone() -> bool:
             return (await watch.gate())[held] == 0 and (phase == "pass waits" or await watch.running() == 0)
 
-        took = await _left(watch, leaver, gone)
-        before = await watch.gate()
+        admitted = await watch.admitted()
+        took = await _left(leaver, gone)
         await asyncio.sleep(SETTLED)
-        after = await watch.gate()
-        sent = {name: after[name] for name in ("shared", "exclusive", "waiting_exclusive")} != {
-            name: before[name] for name in ("shared", "exclusive", "waiting_exclusive")
-        }
-        if phase == "pass waits":
+        sent = await watch.admitted() != admitted
+        if other is not None:
             other.cancel()
             await watch.until(lambda gate: gate["shared"] == 0)
     return took, sent

@@ -63,6 +63,10 @@ class Client:
         found: list[int] = (await self.http.post("/tokenize", json=body)).raise_for_status().json()["tokens"]
         return found
 
+    async def render(self, path: str, request: dict[str, Any]) -> httpx.Response:
+        """The guard's rendering of a caller's request."""
+        return await self.http.post("/reprise/render", json={"path": path, "request": request}, headers=self.key)
+
     async def text(self, prompt: list[int], ids: list[int], **changes: Any) -> dict[str, Any]:
         """The text of given tokens."""
         body: dict[str, Any] = {"prompt": prompt, "ids": ids, "stop": [], "min_tokens": 0, "ended": False, "decode": []}
@@ -98,9 +102,9 @@ async def test_the_model_is_told_and_the_engine_passes_its_test(client: Client) 
     page = await client.page()
     assert page["self_test"] == {"held": True, "reason": ""}
     assert page["provides"]["verification"] == {"held": True, "reason": ""}
-    assert {"logprobs_mode": "raw_logprobs", "max_scheduled_tokens": 2048, "kv_connector": "none"}.items() <= page[
-        "posture"
-    ].items()
+    facts = {"logprobs_mode": "raw_logprobs", "max_logprobs": 20, "max_scheduled_tokens": 2048, "kv_connector": "none"}
+    assert facts.items() <= page["posture"].items()
+    assert page["posture"]["generation_config_digest"] is not None
     assert page["model"] == {
         "length": LENGTH,
         "vocabulary": VOCABULARY,
@@ -225,6 +229,7 @@ CORPUS = "héllo 🎉🧑‍🚀👩‍👩‍👧 日本語テキスト 中文�
 
 
 @pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("length", [9, 150])
 @pytest.mark.parametrize(
     "more",
     [
@@ -234,11 +239,15 @@ CORPUS = "héllo 🎉🧑‍🚀👩‍👩‍👧 日本語テキスト 中文�
         {"spaces_between_special_tokens": False},
     ],
 )
-async def test_text_is_that_of_a_stream(client: Client, more: dict[str, Any], *, skip: bool) -> None:
-    """Sampled from the tokens of a text with characters of several bytes and special tokens, in any wild order."""
+async def test_text_is_that_of_a_stream(client: Client, more: dict[str, Any], length: int, *, skip: bool) -> None:
+    """Sampled from the tokens of a text with characters of several bytes and special tokens, in any wild order.
+
+    After prompts that end at any place of a character, a few tokens long or many.
+    """
     corpus = await client.tokens(CORPUS)
-    prompt = corpus[:9]
     for seed in range(3):
+        prompt = (corpus * 4)[: length + seed]
+        assert len(prompt) == length + seed
         body = {
             "model": "smollm2",
             "prompt": prompt,
@@ -298,3 +307,81 @@ async def test_a_client_that_leaves_frees_the_engine(client: Client) -> None:
             pass
     assert anyio.current_time() - began < 5
     assert rows(await client.score(ids[:200], 150, "of those that stay")) == fresh
+
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MESSAGES = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": CORPUS}]
+
+
+@pytest.mark.parametrize(
+    ("path", "request_"),
+    [
+        (CHAT, {"messages": MESSAGES}),
+        (CHAT, {"messages": MESSAGES, "reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "high"}}),
+        (CHAT, {"messages": MESSAGES[1:], "add_generation_prompt": False, "add_special_tokens": True}),
+        (CHAT, {"messages": MESSAGES, "model": "smollm2", "truncate_prompt_tokens": 20, "cache_salt": "abc"}),
+        (COMPLETIONS, {"prompt": CORPUS, "add_special_tokens": False}),
+        (COMPLETIONS, {"prompt": [[1, 2, 49_151]]}),
+    ],
+)
+async def test_what_is_rendered_is_what_runs(client: Client, path: str, request_: dict[str, Any]) -> None:
+    """The ids that vLLM's own endpoint says it ran."""
+    answer = await client.render(path, request_)
+    assert answer.status_code == 200, answer.text
+    asked = {**request_, "max_tokens": 1, "return_token_ids": True}
+    ran = (await client.http.post(path, json=asked)).raise_for_status().json()
+    assert answer.json() == {"ids": ran["prompt_token_ids"] if path == CHAT else ran["choices"][0]["prompt_token_ids"]}
+
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    (CHAT, {"reasoning_effort": "banana"}),
+    (CHAT, {"documents": [1]}),
+    (CHAT, {"seed": 2**64 - 1}),
+    (CHAT, {"truncation_side": "up"}),
+    (CHAT, {"routed_experts_prompt_start": -1}),
+    (CHAT, {"session_id": 5}),
+    (CHAT, {"user": 5}),
+    (CHAT, {"cache_salt": 5}),
+    (CHAT, {"cache_salt": ""}),
+    (CHAT, {"cache_salt": "a/b"}),
+    (CHAT, {"stream_options": "x"}),
+    (CHAT, {"messages": "x"}),
+    (CHAT, {"messages": []}),
+    (CHAT, {"messages": [{"role": "user", "content": "word " * 3000}]}),
+    (CHAT, {"model": "nobody"}),
+    (CHAT, {"chat_template": "{{ 1 }}"}),
+    (CHAT, {"max_tokens": LENGTH + 1}),
+    (CHAT, {"logprobs": True, "top_logprobs": 21}),
+    (COMPLETIONS, {"prompt": "x" * 2_000_000}),
+    (COMPLETIONS, {"prompt": [2 * VOCABULARY]}),
+    (COMPLETIONS, {"prompt": [1] * (LENGTH + 1)}),
+    (COMPLETIONS, {"prompt": [1] * LENGTH}),
+    (COMPLETIONS, {"prompt": []}),
+    (COMPLETIONS, {"prompt": ""}),
+    (COMPLETIONS, {"prompt": [-1]}),
+    (COMPLETIONS, {"prompt": {"a": 1}}),
+    (COMPLETIONS, {"user": 5}),
+    (COMPLETIONS, {"logprobs": 21}),
+]
+
+
+@pytest.mark.parametrize(("path", "changes"), REFUSED, ids=lambda value: str(value)[:60])
+async def test_what_vllm_refuses_is_refused_in_its_words(client: Client, path: str, changes: dict[str, Any]) -> None:
+    """Status, message, field and all."""
+    request = {"messages": MESSAGES} if path == CHAT else {"prompt": "Hi"}
+    theirs = await client.http.post(path, json={**request, **changes})
+    assert 400 <= theirs.status_code < 500, theirs.text
+    ours = await client.render(path, {**request, **changes})
+    assert (ours.status_code, ours.json()) == (theirs.status_code, theirs.json())
+
+
+async def test_a_prompt_that_is_too_long_is_not_tokenized(client: Client) -> None:
+    """Its characters are counted first."""
+    answer = await client.render(COMPLETIONS, {"prompt": "word " * 400_000})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input_text")
+
+
+async def test_several_prompts_are_not_rendered_as_one(client: Client) -> None:
+    """400 that names the field."""
+    answer = await client.render(COMPLETIONS, {"prompt": ["a", "b"]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")

@@ -7,7 +7,7 @@ import json
 import secrets
 import sys
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import anyio
@@ -87,7 +87,7 @@ async def together(http: httpx.AsyncClient, gateway: str, repeats: int) -> list[
             for prompt in PROMPTS:
                 group.start_soon(one, prompt)
                 more = {"determinism": "standard", "max_tokens": 10 + 7 * number}
-                group.start_soon(ask, http, gateway, f"{number} {prompt}", **more)  # type: ignore[arg-type]
+                group.start_soon(partial(ask, http, gateway, f"{number} {prompt}", **more))
     return found
 
 
@@ -106,13 +106,8 @@ async def test_an_answer_does_not_depend_on_its_drafts(http: httpx.AsyncClient, 
     assert all(refuted), refuted
 
 
-async def test_an_answer_is_what_the_definition_says(
-    http: httpx.AsyncClient, engine: Engine, gateway_url: str
-) -> None:
-    """On the grid of a verifier without a prefix cache, from passes that know only the tokens before the one they decide.
-
-    What comes after it is rubbish there, another one each time.
-    """
+async def test_an_answer_is_what_the_definition_says(http: httpx.AsyncClient, engine: Engine, gateway_url: str) -> None:
+    """On the grid of a verifier without a prefix cache, from passes in which rubbish follows the token they decide."""
     prompt = PROMPTS[0]
     answer = await ask(http, gateway_url, prompt)
     assert answer.headers["x-determinism-grid"] == "prompt"

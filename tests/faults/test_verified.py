@@ -160,10 +160,10 @@ async def test_a_prompt_is_rendered_by_whoever_is_left(tmp_path: Path) -> None:
     """A verifier that is gone when the request begins costs it nothing."""
     for fault in ("reset", "die"):
         async with two(tmp_path / fault) as (one, other, gateway):
-            one.fail("tokenize", fault)
+            one.fail("render", fault)
             members = chat(max_tokens=10)
             assert said(await gateway.post(members)).text == reference(members).text
-            assert other.of("tokenize")
+            assert other.of("render")
 
 
 async def test_two_verifiers_that_fail_are_told(tmp_path: Path) -> None:
@@ -234,9 +234,9 @@ async def test_a_verifier_that_comes_back_as_another_is_found_out(tmp_path: Path
 
 PHASES = [
     (kind, place, number)
-    for kind in ("tokenize", "draft", "pass", "text")
+    for kind in ("render", "draft", "pass", "text")
     for place in ("head", "body")
-    for number in ((1,) if kind == "tokenize" else (1, 3))
+    for number in ((1,) if kind == "render" else (1, 3))
 ]
 """An errand, whether it has begun to answer, and which of its kind it is."""
 
@@ -345,14 +345,27 @@ async def test_at_shutdown_an_answer_in_the_making_has_its_grace(tmp_path: Path,
 
 
 async def test_a_drafter_that_says_nothing_is_given_up(tmp_path: Path) -> None:
-    """By the same deadline as any replica's first byte; the answer needs no draft."""
+    """By a deadline of its own; the answer needs no draft, and asks the only one there is again."""
     async with (
         Verifying().serve() as server,
-        verifying_gateway(tmp_path, server, first_byte_timeout=0.3) as gateway,
+        verifying_gateway(tmp_path, server, draft_timeout=0.3) as gateway,
     ):
         server.fail("draft", "silent")
         assert said(await gateway.post(LONG)).text == reference(LONG).text
         assert await gateway.metric("reprise_verification_passes_total") > 5
+        assert len(server.of("draft")) > 1
+        await nothing_is_held(gateway, server)
+
+
+async def test_a_drafter_that_says_nothing_is_asked_once_where_there_is_another(tmp_path: Path) -> None:
+    """It has failed as one that answers with an error has; the other one drafts from then on."""
+    async with two(tmp_path, draft_timeout=0.3) as (one, other, gateway):
+        one.fail("draft", *["silent"] * 50)
+        members = LONG | {"stream": True}
+        assert said(await gateway.post(members)).text == reference(members).text
+        assert len(one.of("draft")) == 1
+        assert len(other.of("draft")) > 3
+        await nothing_is_held(gateway, one, other)
 
 
 async def test_a_drafter_that_fails_costs_one_window_where_there_is_another(tmp_path: Path) -> None:

@@ -1,13 +1,21 @@
 """What is told about verified answers: refusals, headers, comments, receipts, metrics, cohorts and plans."""
 
+import asyncio
+import json
 import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
+from pydantic import ValidationError
 
 from app import __version__
+from app.main import Application, create_app
+from app.settings import Settings
 from tests.support.running import RunningGateway
 from tests.support.scripted import ScriptedVllm, guarded
 from tests.support.verifying import (
@@ -53,16 +61,18 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     (chat(max_tokens=4, min_tokens=5), "min_tokens"),
     (chat(stop=["a", "b", "c", "d", "e"]), "stop"),
     (chat(stop_token_ids=[VOCABULARY]), "stop_token_ids"),
-    (chat("x" * LENGTH), "messages"),
+    (chat(stop_token_ids=list(range(MOST)), min_tokens=1), "stop_token_ids"),
+    (chat("x" * LENGTH), "input_tokens"),
+    (chat(cache_salt=5), "cache_salt"),
     (chat(messages=[]), "messages"),
     (text() | {"prompt": ["a", "b"]}, "prompt"),
     (text([1, VOCABULARY]), "prompt"),
     (text(""), "prompt"),
-    (text([3] * LENGTH), "prompt"),
+    (text([3] * LENGTH), "input_tokens"),
     (text(logprobs=MOST + 1), "logprobs"),
     (text(suffix="x"), "suffix"),
     (chat(determinism={"mode": "verified", "window": 0}), "determinism.window"),
-    (chat(determinism={"mode": "verified", "window": 4097}), "determinism.window"),
+    (chat(determinism={"mode": "verified", "window": 1025}), "determinism.window"),
     (chat(determinism={"mode": "isolated", "window": 8}), "determinism.window"),
 )
 
@@ -132,6 +142,45 @@ async def test_a_verifier_that_shows_one_logprob_decides_nothing(tmp_path: Path,
     assert "--max-logprobs" in answer.error["message"]
 
 
+@pytest.mark.parametrize("model", [None, "alias"])
+async def test_an_answer_names_the_model_as_vllm_does(verifier: Verifying, tmp_path: Path, model: str | None) -> None:
+    """By its first name, also where none was asked for and an adapter's sorts before it."""
+    verifier.models.append({"id": "a-tuned-one", "object": "model", "root": "x", "parent": "m"})
+    verifier.models.append({"id": "alias", "object": "model", "root": "m", "parent": None})
+    async with verifying_gateway(tmp_path, verifier) as gateway:
+        members = {name: value for name, value in chat(max_tokens=5).items() if name != "model"}
+        assert (await ask(gateway, members | ({} if model is None else {"model": model}))).json()["model"] == "m"
+
+
+async def test_the_operator_bounds_windows(verifier: Verifying, tmp_path: Path) -> None:
+    """A pass over a long window holds everybody else up, however short the answer; the plan says so too."""
+    async with verifying_gateway(tmp_path, verifier, max_window=16) as gateway:
+        for window, status in ((16, 200), (17, 400)):
+            members = chat(max_tokens=1, determinism={"mode": "verified", "window": window})
+            for path in (path_of(members), "/v1/determinism/plan"):
+                answer = await gateway.post(members, path)
+                assert answer.status == status
+                if status == 400:
+                    assert answer.error["param"] == "determinism.window"
+                    assert "from 1 to 16" in answer.error["message"]
+
+
+def test_the_operators_own_window_is_within_his_bound() -> None:
+    """Else every request that names none would be refused."""
+    assert (Settings().window, Settings().max_window) == (128, 1024)
+    with pytest.raises(ValidationError, match="window is 64, and max_window 32"):
+        Settings(window=64, max_window=32)
+
+
+async def test_a_replica_with_an_odd_fact_serves_on(tmp_path: Path) -> None:
+    """Nothing can be verified there; other modes can be served."""
+    async with Verifying(eos="</s>").serve() as server, verifying_gateway(tmp_path, server) as gateway:
+        answer = await gateway.post(chat())
+        assert (answer.status, answer.error["code"]) == (503, "determinism_unavailable")
+        plain = await gateway.post({"model": "m", "messages": [{"role": "user", "content": "x"}]})
+        assert plain.status == 200
+
+
 async def test_an_adapters_answers_are_refused(verifier: Verifying, tmp_path: Path) -> None:
     """A pass would run the model below it."""
     verifier.models.append({"id": "tuned", "object": "model", "root": "x", "parent": "m"})
@@ -150,19 +199,61 @@ async def test_a_stock_engine_verifies_nothing(upstream: ScriptedVllm, gateway: 
 
 
 async def test_what_the_engine_refuses_of_a_prompt_is_the_callers(verifier: Verifying, site: RunningGateway) -> None:
-    """The words of `/tokenize` reach the caller, with its status; a fault of its own is none of the caller's."""
-    for fault, status, code in (
-        ("400", 400, "invalid_request"),
-        ("404", 404, "not_found"),
-        ("500", 502, "upstream_error"),
+    """Words, member and status of a refused rendering reach the caller; a fault of the engine's is none of his."""
+    for fault, status, code, param in (
+        ("400", 400, "invalid_request", "prompt"),
+        ("404", 404, "not_found", "prompt"),
+        ("422", 422, "invalid_request", "prompt"),
+        ("500", 502, "upstream_error", None),
+        ("403", 502, "upstream_error", None),
     ):
-        verifier.fail("tokenize", fault)
+        verifier.fail("render", fault)
         answer = await site.post(chat())
-        assert (answer.status, answer.error["code"]) == (status, code)
+        assert (answer.status, answer.error["code"], answer.error["param"]) == (status, code, param)
         assert f"scripted {fault}" in answer.error["message"]
-    verifier.fail("tokenize", "401")
+    verifier.fail("render", "unavailable")
+    answer = await site.post(chat())
+    assert (answer.status, answer.error["code"]) == (503, "determinism_unavailable")
+    verifier.fail("render", "401")
     answer = await site.post(chat())
     assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        chat("x", reasoning_effort="none", chat_template_kwargs={"a": 1}, documents=[{"b": 2}], max_tokens=3, seed=7),
+        text([9] * 17, max_tokens=3, cache_salt="tenant", user="u"),
+        text(max_tokens=3) | {"determinism": {"mode": "verified", "window": 8}},
+    ],
+)
+async def test_the_engine_renders_what_the_caller_wrote(
+    verifier: Verifying, site: RunningGateway, members: dict[str, Any]
+) -> None:
+    """Every member of it but ours, ids too, once for an answer; so the prompt is that of every other mode."""
+    await ask(site, members)
+    plain = {name: value for name, value in members.items() if name != "determinism"}
+    (rendered,) = verifier.of("render")
+    assert json.loads(rendered.body) == {"path": path_of(members), "request": plain}
+    suffixed = plain | {"model": "m@verified"}
+    await ask(site, suffixed)
+    assert verifier.of("render")[1].body == rendered.body
+
+
+async def test_a_callers_salt_keeps_his_prompt_apart(verifier: Verifying, site: RunningGateway) -> None:
+    """Its drafts and its chain use the caches of that salt alone; without one nothing of it is sent."""
+    salts = []
+    for given in ({"cache_salt": "one"}, {"cache_salt": "two"}, {"cache_salt": "one"}, {}):
+        sent = len(verifier.of("draft")), len(verifier.of("pass"))
+        answer = await ask(site, text([3] * (BLOCK + 1), max_tokens=20, ignore_eos=True, **given))
+        assert said(answer).text == reference(text([3] * (BLOCK + 1), max_tokens=20, ignore_eos=True)).text
+        drafts = [json.loads(errand.body) for errand in verifier.of("draft")[sent[0] :]]
+        assert {draft.get("cache_salt") for draft in drafts} == {given.get("cache_salt")}
+        assert given or not any("cache_salt" in draft for draft in drafts)
+        (salt,) = {json.loads(errand.body)["salt"] for errand in verifier.of("pass")[sent[1] :]}
+        salts.append(salt)
+    assert salts[0] == salts[2]
+    assert len(set(salts)) == 3
 
 
 async def test_who_may_read_it_what_was_done(verifier: Verifying, site: RunningGateway) -> None:
@@ -201,7 +292,7 @@ async def test_errands_are_admitted_and_named(verifier: Verifying, site: Running
     """Passes are exclusive, drafts shared; each has an id of its own under the request's, and the guard's key."""
     answer = await ask(site, chat(max_tokens=20, ignore_eos=True), authorization="Bearer caller", cookie="a=b")
     request = answer.headers["x-determinism-request"]
-    kinds = {"tokenize": ("p", None), "draft": ("d", "shared"), "pass": ("v", "exclusive"), "text": ("t", None)}
+    kinds = {"render": ("p", None), "draft": ("d", "shared"), "pass": ("v", "exclusive"), "text": ("t", None)}
     for kind, (letter, admission) in kinds.items():
         assert verifier.of(kind)
         for errand in verifier.of(kind):
@@ -248,6 +339,79 @@ async def test_a_receipt_says_what_it_took(site: RunningGateway) -> None:
     plain = await site.post({"model": "m", "messages": [{"role": "user", "content": "x"}]})
     other = (await site.get(f"/v1/determinism/receipts/{plain.headers['x-determinism-request']}")).json()["receipt"]
     assert other["verification"] is None
+
+
+async def test_a_streams_receipt_is_whole_from_the_first_moment(verifier: Verifying, tmp_path: Path) -> None:
+    """Whoever asks for it with the last byte in his hands reads what the answer took, and later the same."""
+    settings = Settings(state_dir=tmp_path, upstreams=(verifier.url,), guard_key=GUARD_KEY, window=WINDOW, ledger=False)
+    application = create_app(settings)
+    found = []
+
+    async def read_receipt(head: dict[bytes, bytes]) -> None:
+        path = f"/v1/determinism/receipts/{head[b'x-determinism-request'].decode()}"
+        found.append(json.loads((await by_hand(application, "GET", path)).body)["receipt"])
+
+    operations = application._operations
+    async with operations.router.lifespan_context(operations):
+        with anyio.fail_after(30):
+            while (await by_hand(application, "GET", "/readyz")).status != 200:
+                await anyio.lowlevel.checkpoint()
+        body = json.dumps(chat(max_tokens=20, ignore_eos=True, stream=True)).encode()
+        answer = await by_hand(application, "POST", "/v1/chat/completions", body, read_receipt)
+        await read_receipt(answer.head)
+    assert answer.status == 200
+    first, later = (each["verification"] for each in found)
+    assert first is not None
+    assert first == later
+    assert (first["decided"], first["passes"]) == (20, len(verifier.of("pass")))
+
+
+@dataclass
+class ByHand:
+    """An answer over ASGI."""
+
+    status: int = 0
+    head: dict[bytes, bytes] = field(default_factory=dict)
+    body: bytes = b""
+
+
+async def by_hand(
+    application: Application,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    at_the_end: Callable[[dict[bytes, bytes]], Awaitable[None]] | None = None,
+) -> ByHand:
+    """Ask an application; ``at_the_end`` is awaited with the head when the client has all of the answer."""
+    answer, gone = ByHand(), asyncio.Event()
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Any:
+        if messages:
+            return messages.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            answer.status, answer.head = message["status"], dict(message["headers"])
+            return
+        answer.body += message.get("body", b"")
+        if not message.get("more_body", False) and at_the_end is not None:
+            await at_the_end(answer.head)
+
+    scope: dict[str, Any] = {
+        "type": "http",
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": method,
+        "path": path,
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+    }
+    await application(scope, receive, send)
+    gone.set()
+    return answer
 
 
 async def test_it_is_counted(verifier: Verifying, site: RunningGateway) -> None:

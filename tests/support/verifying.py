@@ -1,4 +1,4 @@
-"""A scripted verifier over real sockets: a small language model that scores, drafts, tokenizes and writes text.
+"""A scripted verifier over real sockets: a small language model that scores, drafts, renders and writes text.
 
 What a row holds is a pseudo-random function of the tokens before it and, at one place in eight, of the shape of the
 pass: so a drafter is right most of the time, and a pass of another shape than the definition's gives itself away.
@@ -32,7 +32,7 @@ LENGTH: Final = 160
 WINDOW: Final = 8
 MOST: Final = 20
 LEVELS: Final = 24
-KINDS: Final = {"/tokenize": "tokenize", "/reprise/score": "pass", "/reprise/text": "text"}
+KINDS: Final = {"/reprise/render": "render", "/reprise/score": "pass", "/reprise/text": "text"}
 
 Shape = tuple[int, int | None, int] | None
 """Tokens of a pass, those that it reads, and the length of its prefix pass; None: a decoding engine's steps."""
@@ -60,13 +60,39 @@ def likeliest(logprobs: Sequence[float], masked: frozenset[int] = frozenset()) -
 
 
 def tokenized(members: dict[str, Any]) -> list[int]:
-    """The ids of a prompt, as ``/tokenize`` makes them."""
+    """The ids of a prompt that is not ids already."""
     if "messages" in members:
         turns = "".join(f"{turn['role']}:{turn['content']};" for turn in members["messages"])
         text = turns + (">" if members.get("add_generation_prompt", True) else "")
     else:
         text = members["prompt"]
     return [2 + ord(character) % (VOCABULARY - 2) for character in text]
+
+
+class Refused(Exception):
+    """What vLLM refuses of a request when it renders it: its words, the member, and the status."""
+
+    def __init__(self, message: str, param: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.status = status
+
+
+def rendered(path: str, request: dict[str, Any]) -> list[int]:
+    """The ids of a request's prompt. Raises Refused, for a few of vLLM's own reasons."""
+    if path == CHAT and not request.get("messages"):
+        raise Refused("no messages", "messages")
+    prompt = request.get("prompt")
+    if path == TEXT and not prompt:
+        raise Refused("no prompt", "prompt")
+    salt = request.get("cache_salt")
+    if not (salt is None or isinstance(salt, str)) or salt == "":
+        raise Refused("no salt", "cache_salt")
+    ids = list(prompt) if isinstance(prompt, list) else tokenized(request)
+    if len(ids) >= LENGTH:
+        raise Refused(f"the maximum context length is {LENGTH} tokens, not {len(ids)}", "input_tokens")
+    return ids
 
 
 @dataclass(frozen=True)
@@ -137,7 +163,8 @@ class Verifying(ScriptedVllm):
     """The server. ``faults`` are consumed in order, one by each request of that kind; "" is none.
 
     Faults of any kind: reset, half, die, an HTTP status, unavailable, error, null, no_json, silent. Of a pass: posture,
-    company, no_word, cached, few, many, short, twice, foreign, nan, words; of a text: backwards, stop, decoded.
+    company, no_word, cached, few, many, short, twice, foreign, nan, words; of a text: backwards, stop, decoded; of a
+    rendering: foreign.
     ``held`` are the kinds that wait for ``release``: "head" before anything of the answer is sent, "body" in the middle
     of it. ``drafter``: honest, lies, foreign, garbage.
     """
@@ -236,7 +263,7 @@ class Verifying(ScriptedVllm):
         words |= {"company": {"x-determinism-coresident-peak": "2"}, "posture": {"x-determinism-posture": "p-2"}}.get(
             fault, {}
         )
-        if kind in {"tokenize", "text"} or fault == "no_word" or "x-determinism-guard-key" not in request.headers:
+        if kind in {"render", "text"} or fault == "no_word" or "x-determinism-guard-key" not in request.headers:
             words = {}
         if fault.isdigit():
             error = {"message": f"scripted {fault}", "type": "x", "param": "prompt", "code": "scripted"}
@@ -247,17 +274,25 @@ class Verifying(ScriptedVllm):
         odd = {"error": b'{"error": {"message": "late"}}', "null": b"null", "no_json": b"{nonsense"}.get(fault)
         if odd is not None:
             return 200, odd, words
-        made = {"tokenize": self._tokens, "pass": self._scores, "text": self._text, "draft": self._draft}
+        made = {"render": self._render, "pass": self._scores, "text": self._text, "draft": self._draft}
         try:
             return 200, json.dumps(made[kind](members, fault)).encode(), words
+        except Refused as exc:
+            told = {"message": exc.message, "type": "BadRequestError", "param": exc.param, "code": exc.status}
+            return exc.status, json.dumps({"error": told}).encode(), words
         except AssertionError as exc:
             self.wrong.append(f"{kind}: {exc}")
             return 400, json.dumps({"error": {"message": f"the contract is broken: {exc}"}}).encode(), words
 
     @staticmethod
-    def _tokens(members: dict[str, Any], fault: str) -> dict[str, Any]:
-        ids = tokenized(members)
-        return {"tokens": [*ids, VOCABULARY] if fault == "foreign" else ids, "max_model_len": LENGTH}
+    def _render(members: dict[str, Any], fault: str) -> dict[str, Any]:
+        assert set(members) == {"path", "request"}, sorted(members)
+        assert members["path"] in {CHAT, TEXT}, members["path"]
+        request = members["request"]
+        assert "determinism" not in request
+        assert request.get("model", "m") != "m@verified"
+        ids = rendered(members["path"], request)
+        return {"ids": [*ids, VOCABULARY] if fault == "foreign" else ids}
 
     def _scores(self, members: dict[str, Any], fault: str) -> dict[str, Any]:
         ids, first, k, cached = members["ids"], members["first"], members["k"], members["cached"]
@@ -359,7 +394,7 @@ def _spoil(rows: list[tuple[list[int], list[Any]]], fault: str) -> None:
 
 
 def kind_of(path: str) -> str:
-    """Tokenize, pass, text, or draft for what generates."""
+    """Render, pass, text, or draft for what generates."""
     return KINDS.get(path, "draft")
 
 

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.engine.chain import Chains, ChainWanted
+from app.engine.chain import ChainMisread, Chains, ChainWanted
 from app.engine.passes import Passes
-from app.errors import DeterminismUnavailable
 from tests.unit.engine.fake_passes import BLOCK, FakeCache, fake_vllm
 
 __all__ = ["fake_vllm"]
@@ -111,7 +110,7 @@ async def test_an_engine_that_keeps_forgetting_is_unavailable() -> None:
     engine, passes = FakeCache(), None
     engine.during = lambda _: engine.forget()
     passes = Passes(engine)
-    with pytest.raises(DeterminismUnavailable, match="0 of 12 tokens instead of 8"):
+    with pytest.raises(ChainMisread, match="0 of 12 tokens instead of 8"):
         await Chains().score(wanted(4 * BLOCK), passes)
     assert passes.count == 3 * 2
 

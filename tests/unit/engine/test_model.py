@@ -87,6 +87,25 @@ def test_end_tokens_beside_the_first(entries: object, expected: list[int]) -> No
     assert told(state)["stops"] == expected
 
 
+@pytest.mark.parametrize("entries", ["2", ["2"], 2.0, [2, None], [True], True, {"a": 1}, [[2]]])
+def test_odd_end_tokens_are_unknown(entries: object) -> None:
+    """That one fact; an odd file must not hide the engine's posture."""
+    state = engine()
+    state.engine_client.input_processor.generation_config_fields = {"eos_token_id": entries}
+    facts = told(state)
+    assert (facts["stops"], facts["eos"], facts["length"]) == (None, 2, 4096)
+
+
+@pytest.mark.parametrize("value", ["100", 100.0, True])
+def test_where_null_means_none_an_odd_value_makes_everything_unknown(value: object) -> None:
+    """As where it cannot be read."""
+    assert model_facts(engine(get_diff_sampling_param=lambda: {"max_tokens": value})) is None
+    assert model_facts(engine(override_generation_config={"max_new_tokens": value})) is None
+    state = engine()
+    state.engine_client.renderer.get_eos_token_id = lambda: value
+    assert model_facts(state) is None
+
+
 def test_end_tokens_are_read_from_the_model_where_vllm_does_not_keep_them() -> None:
     """The same file, read again; where that cannot be had either they are unknown."""
     state = engine(try_get_generation_config=lambda: {"eos_token_id": [2, 11]})

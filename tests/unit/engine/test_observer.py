@@ -9,7 +9,8 @@ import anyio
 import pytest
 
 from app.determinism.posture import Fact, Posture
-from app.engine.observer import engine_facts, merge_workers, model_digests
+from app.engine.observer import engine_facts, generation_digest, merge_workers, model_digests
+from tests.unit.engine.fake_passes import model_state
 from tests.unit.engine.fakes import FakeEngine, Started, observed, quiet
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +43,6 @@ def test_the_live_configuration_becomes_facts(tmp_path: Path) -> None:
         model=str(tmp_path / "smollm2"), dtype=DType(), quantization=None, enforce_eager=True, seed=0
     )
     (tmp_path / "smollm2").mkdir()
-    model.get_diff_sampling_param = lambda: {"temperature": 0.6}
     speculative = SimpleNamespace(method="eagle", model=str(tmp_path), num_speculative_tokens=3)
     state = state_of(model_config=model, lora_config=None, speculative_config=speculative)
     facts = engine_facts(state)
@@ -57,25 +57,56 @@ def test_the_live_configuration_becomes_facts(tmp_path: Path) -> None:
         f"method=eagle model={tmp_path.name} num_speculative_tokens=3",
     )
     assert (facts["max_sequences"], facts["chat_template_digest"], facts["seed"]) == (None, None, 0)
-    before = facts["generation_config_digest"]
-    model.get_diff_sampling_param = dict
-    assert engine_facts(state)["generation_config_digest"] != before
     Posture.from_mapping(facts)
 
 
+GENERATION: dict[str, Any] = {
+    "defaults": {"temperature": 0.6},
+    "eos": 2,
+    "stops": [5],
+    "max_tokens_default": 100,
+    "max_tokens_cap": None,
+    "length": 4096,
+}
+
+
+def test_what_ends_an_answer_belongs_to_the_posture() -> None:
+    """Defaults, end tokens and the numbers of tokens each change the digest; what another fact tells does not."""
+    changes: dict[str, object] = {
+        "defaults": {},
+        "eos": None,
+        "stops": [5, 7],
+        "max_tokens_default": None,
+        "max_tokens_cap": 100,
+    }
+    digests = {generation_digest(GENERATION | {name: value}) for name, value in changes.items()}
+    assert len(digests | {generation_digest(GENERATION)}) == 1 + len(changes)
+    assert generation_digest(GENERATION | {"length": 1}) == generation_digest(GENERATION)
+
+
+def test_what_ends_an_answer_is_unknown_where_a_part_is() -> None:
+    """No end token beside the first, and not knowing of one, must not look alike."""
+    assert generation_digest(GENERATION | {"stops": []}) is not None
+    assert generation_digest(GENERATION | {"stops": None}) is None
+    assert generation_digest(GENERATION | {"defaults": None}) is None
+    assert generation_digest(None) is None
+
+
 def test_what_verification_asks_is_observed() -> None:
-    """The logprobs mode, who else writes KV, and the bound of a step, which is another option's if it is not set."""
+    """Logprobs, who else writes KV, and the bound of a step, which is another option's if it is not set."""
     scheduler = SimpleNamespace(max_num_scheduled_tokens=None, max_num_batched_tokens=2048)
     state = state_of(
-        model_config=SimpleNamespace(logprobs_mode="raw_logprobs"), scheduler_config=scheduler, kv_transfer_config=None
+        model_config=SimpleNamespace(logprobs_mode="raw_logprobs", max_logprobs=5),
+        scheduler_config=scheduler,
+        kv_transfer_config=None,
     )
     facts = engine_facts(state)
-    names = ("logprobs_mode", "kv_connector", "max_scheduled_tokens")
-    assert [facts[name] for name in names] == ["raw_logprobs", "none", 2048]
+    names = ("logprobs_mode", "max_logprobs", "kv_connector", "max_scheduled_tokens")
+    assert [facts[name] for name in names] == ["raw_logprobs", 5, "none", 2048]
     scheduler.max_num_scheduled_tokens = 1024
     state.vllm_config.kv_transfer_config = SimpleNamespace(kv_connector="LMCache", kv_role="kv_both")
     facts = engine_facts(state)
-    assert [facts[name] for name in names[1:]] == ["kv_connector=LMCache kv_role=kv_both", 1024]
+    assert [facts[name] for name in names[2:]] == ["kv_connector=LMCache kv_role=kv_both", 1024]
     Posture.from_mapping(facts)
 
 
@@ -261,3 +292,46 @@ async def test_a_server_that_ends_early_ends_the_observation() -> None:
 
     with anyio.fail_after(5):
         await Started(Silent()).run(test)
+
+
+def telling(entries: object, most_logprobs: int = 20) -> Started:
+    """An engine that tells all of its model, with these end tokens in the generation config."""
+    started = Started(FakeEngine([{}]))
+    state = model_state(started.replica.engine)
+    state.args = SimpleNamespace(api_key=None, reasoning_parser="", tool_call_parser=None)
+    state.vllm_config.model_config.__dict__.update(
+        generation_config="vllm",
+        override_generation_config={},
+        get_diff_sampling_param=dict,
+        max_logprobs=most_logprobs,
+    )
+    engine: Any = started.replica.engine
+    engine.renderer = SimpleNamespace(get_eos_token_id=lambda: 2)
+    engine.input_processor = SimpleNamespace(generation_config_fields={"eos_token_id": entries})
+    started.replica.state.__dict__.update(state.__dict__)
+    return started
+
+
+async def test_engines_that_end_answers_differently_have_different_postures() -> None:
+    """By another end token, or by fewer logprobs, with which other ties are seen."""
+    pages: list[dict[str, Any]] = []
+
+    async def test(started: Started) -> None:
+        pages.append(await observed(started))
+
+    for entries, most in (([2], 20), ([2, 7], 20), ([2], 5), ([2], 20)):
+        await telling(entries, most).run(test)
+    assert [page["posture"]["max_logprobs"] for page in pages] == [20, 20, 5, 20]
+    assert pages[0]["digest"] == pages[3]["digest"]
+    assert len({page["digest"] for page in pages}) == 3
+
+
+async def test_an_odd_end_token_leaves_the_posture_observed() -> None:
+    """What ends an answer is unknown then, and nothing else."""
+
+    async def test(started: Started) -> None:
+        page = await observed(started)
+        assert (page["posture"]["generation_config_digest"], page["model"]["stops"]) == (None, None)
+        assert (page["posture"]["max_logprobs"], page["model"]["eos"]) == (20, 2)
+
+    await telling({"a": 1}).run(test)

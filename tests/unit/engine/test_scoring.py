@@ -1,6 +1,7 @@
 """The path of verification passes: what may be asked, what comes back, and who is let in."""
 
 import json
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from app.engine.model import Limits
 from app.engine.passes import Passes
+from app.engine.plugin import EXTENSION
 from app.engine.scoring import SCORE_PATH, Scorer, ScoreRequest
 from app.engine.self_test import Verdict
 from app.errors import DeterminismUnavailable, InvalidRequest
@@ -113,6 +115,12 @@ class Verifier(Replica):
         page: dict[str, Any] = answer[1]
         return page
 
+    def batch_invariant(self) -> "Verifier":
+        """Itself, on an engine whose passes may run beside others."""
+        self.cache.workers = [{"device": "cuda", "architecture": "9.0", "batch_invariance": True}]
+        self.state.vllm_config.parallel_config.worker_extension_cls = EXTENSION
+        return self
+
     async def observed(self) -> "Verifier":
         """Itself, once its posture is known."""
         await self.page()
@@ -172,6 +180,83 @@ async def test_an_engine_that_failed_its_test_scores_nothing() -> None:
     page = await verifier.page()
     assert page["self_test"]["held"] is False
     assert "depend on the tokens" in page["self_test"]["reason"]
+
+
+async def test_an_engine_that_failed_its_test_does_not_provide_verification() -> None:
+    """Whatever its posture says; the other mitigations and the digest are as they were."""
+    verifier = await Verifier().observed()
+    before = await verifier.page()
+    verifier.cache.looks_ahead = True
+    await verifier.answer()
+    after = await verifier.page()
+    provision = after["provides"].pop("verification")
+    assert before["provides"].pop("verification") == {"held": True, "reason": ""}
+    assert provision["held"] is False
+    assert after["self_test"]["reason"] in provision["reason"]
+    assert (after["provides"], after["digest"]) == (before["provides"], before["digest"])
+
+
+async def test_an_engine_that_failed_its_test_is_not_drained_for_another_pass() -> None:
+    """The refusal comes before the request would wait for those that run."""
+    verifier = await Verifier().observed()
+    verifier.cache.looks_ahead = True
+    await verifier.answer()
+    running, late = verifier.call(SHARED), verifier.call(SHARED)
+    async with anyio.create_task_group() as group:
+        group.start_soon(verifier.serve, running)
+        await quiet()
+        with anyio.fail_after(5):
+            status, answer = await verifier.answer()
+        assert (status, answer["error"]["code"]) == (503, "determinism_unavailable")
+        assert "verification cannot be honoured: the self-test of this engine failed" in answer["error"]["message"]
+        group.start_soon(verifier.serve, late)
+        await quiet()
+        assert verifier.server.started == [running, late]
+        running.finish.set()
+        late.finish.set()
+
+
+async def test_a_test_that_others_spoilt_is_made_again() -> None:
+    """That one request fails, and may come again; the engine goes on providing verification."""
+    verifier = await Verifier().batch_invariant().observed()
+    verifier.cache.during = lambda _: verifier.cache.forget()
+    running = verifier.call(SHARED)
+    async with anyio.create_task_group() as group:
+        group.start_soon(verifier.serve, running)
+        await quiet()
+        call = verifier.score(SHARED)
+        await verifier.serve(call)
+        error = json.loads(call.content)["error"]
+        assert (call.status, error["code"], call.headers["retry-after"]) == (503, "determinism_unavailable", "1")
+        assert "x-should-retry" not in call.headers
+        assert "could not be made beside others: the engine does not read" in error["message"]
+        page = await verifier.page()
+        assert (page["self_test"]["held"], page["provides"]["verification"]["held"]) == (None, True)
+        verifier.cache.during = lambda _: None
+        assert (await verifier.answer(SHARED))[0] == 200
+        running.finish.set()
+    assert (await verifier.page())["self_test"] == {"held": True, "reason": ""}
+
+
+@pytest.mark.parametrize("headers", [SHARED, EXCLUSIVE])
+async def test_a_chain_that_misreads_with_nobody_beside_is_the_engines_doing(headers: dict[str, str]) -> None:
+    """As on an engine that cannot read its cache at all: it is not tested again for every request."""
+    verifier = await Verifier().batch_invariant().observed()
+    verifier.cache.during = lambda _: verifier.cache.forget()
+    for _ in range(2):
+        assert (await verifier.answer(headers))[0] == 503
+    assert len(verifier.cache.seen) == 3 + 3 * 2
+    assert (await verifier.page())["self_test"]["held"] is False
+
+
+async def test_where_other_servers_have_gates_of_their_own_nobody_knows_who_ran() -> None:
+    """A peak of one is only this gate's."""
+    verifier = Verifier().batch_invariant()
+    verifier.state.vllm_config.parallel_config._api_process_count = 2
+    await verifier.page()
+    verifier.cache.during = lambda _: verifier.cache.forget()
+    assert (await verifier.answer(SHARED))[0] == 503
+    assert (await verifier.page())["self_test"]["held"] is None
 
 
 async def test_a_test_that_was_broken_off_is_made_again() -> None:
@@ -308,7 +393,7 @@ async def test_the_test_is_made_once_for_requests_beside_each_other() -> None:
     """The others wait for it."""
     made = 0
 
-    async def test(_: Passes, __: Limits) -> Verdict:
+    async def test(_: Passes, __: Limits, ___: Callable[[], bool]) -> Verdict:
         nonlocal made
         made += 1
         await quiet()
@@ -318,5 +403,26 @@ async def test_the_test_is_made_once_for_requests_beside_each_other() -> None:
     state = model_state(FakeCache())
     async with anyio.create_task_group() as group:
         for _ in range(3):
-            group.start_soon(scorer._prove, state, LIMITS)
+            group.start_soon(scorer._prove, state, LIMITS, lambda: True)
     assert (made, scorer.verdict) == (1, Verdict(held=True))
+
+
+async def test_an_engine_that_fails_while_others_wait_for_its_test_serves_none_of_them() -> None:
+    """They were let in before the verdict."""
+
+    async def test(_: Passes, __: Limits, ___: Callable[[], bool]) -> Verdict:
+        await quiet()
+        return Verdict(held=False, reason="it does not repeat")
+
+    scorer, refused = Scorer(test), list[str]()
+    state = model_state(FakeCache())
+
+    async def prove() -> None:
+        with pytest.raises(DeterminismUnavailable) as caught:
+            await scorer._prove(state, LIMITS, lambda: True)
+        refused.append(caught.value.message)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(prove)
+    assert refused == ["the self-test of this engine failed: it does not repeat"] * 2

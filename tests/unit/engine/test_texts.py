@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from tokenizers import Tokenizer, decoders, models
 
 from app.engine.texts import TEXT_PATH
 from tests.unit.engine.fake_passes import VOCABULARY, FakeCache, Params, model_state
@@ -95,6 +96,34 @@ async def test_tokens_are_fed_one_at_a_time_as_the_engine_would(replica: Replica
         spaces_between_special_tokens=False,
     )
     assert made.fed == [([97], False), ([98], False), ([99], False)]
+
+
+async def test_all_of_a_long_prompt_comes_before_the_answer(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a character may be three tokens, a detokenizer that starts inside one goes wrong for good.
+
+    Over the stream of the tokenizers package that vLLM's own detokenizer is made of.
+    """
+    vocabulary = {f"<0x{byte:02X}>": byte for byte in range(256)} | {"a": 256}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+
+    class Stream(Detokenizer):
+        def __init__(self, tokenizer: str, request: Any) -> None:
+            super().__init__(tokenizer, request)
+            self.stream = decoders.DecodeStream(ids=request.prompt_token_ids)
+
+        def update(self, ids: list[int], stopped: bool) -> str | None:
+            assert not stopped
+            self.output_text += self.stream.step(tokenizer, ids[0]) or ""
+            return None
+
+    monkeypatch.setattr(sys.modules["vllm.v1.engine.detokenizer"], "IncrementalDetokenizer", Stream)
+    prompt, answer = [256, *"\u1781".encode() * 50], "\u1797\u17b6a\u179f".encode()
+    ids = [256 if byte == ord("a") else byte for byte in answer]
+    status, told = await ask(replica, prompt=prompt, ids=ids)
+    assert (status, told["text"]) == (200, answer.decode())
+    assert told["ends"] == [0, 0, 1, 1, 1, 2, 3, 3, 3, 4]
+    assert (await ask(replica, prompt=prompt[-64:], ids=ids))[1]["text"] != answer.decode()
 
 
 async def test_a_stop_string_ends_the_text(replica: Replica) -> None:

@@ -117,6 +117,45 @@ def test_exclusive_work_stays_on_the_first_replica_while_its_wait_is_bearable() 
     assert chosen(6, 9, 5.5) == C
 
 
+@pytest.mark.parametrize("mode", [Mode.ISOLATED, Mode.SEEDED])
+def test_a_replica_that_is_preferred_is_kept_while_no_other_one_is_quicker_by_the_spill(mode: Mode) -> None:
+    """What it holds of an earlier request is worth so much of a wait; it is no matter how long all of them wait."""
+    made = scheduler((A, status()), (B, status()), (C, status()))
+
+    def chosen(*waits: float, prefer: Replica | None = C) -> Replica:
+        for replica, seconds in zip((A, B, C), waits, strict=True):
+            gate = GateView(expected_wait_exclusive=seconds, expected_wait_shared=seconds)
+            made.update(replica, replace(status(), gate=gate))
+        return made.choose(plan(mode), prefer=prefer)[0].replica
+
+    assert chosen(0, 0, 0) == C
+    assert chosen(0, 0, 5) == C
+    assert chosen(0, 0, 5.5) == A
+    assert chosen(60, 58, 62) == C
+    assert chosen(60, 50, 62) != C
+    assert chosen(0, 0, 0, prefer=None) == A
+
+
+def test_a_replica_that_does_not_fit_is_not_preferred() -> None:
+    """Nor one that is out, of another posture, or not to be asked."""
+    isolated = plan(Mode.ISOLATED)
+    made = scheduler((A, status()), (B, status()), (C, status(digest="p-2")))
+    assert made.choose(isolated, prefer=C)[0].replica == A
+    assert made.choose(isolated, prefer=B, without=B)[0].replica == A
+    assert made.choose(isolated, prefer=B)[0].replica == B
+    made.update(B, replace(status(), healthy=False))
+    assert made.choose(isolated, prefer=B)[0].replica == A
+    made.update(B, status({Mitigation.BATCH_ISOLATION: False}))
+    assert made.choose(isolated, prefer=B)[0].replica == A
+
+
+async def test_a_lease_goes_where_it_is_preferred() -> None:
+    """While the block is entered."""
+    made = scheduler((A, status()), (B, status()))
+    async with made.lease(plan(Mode.ISOLATED), prefer=B) as lease:
+        assert lease.replica == B
+
+
 def test_our_own_exclusive_requests_count_before_the_next_probe() -> None:
     """What this gateway sent since the last probe is in the estimate."""
     made = scheduler((A, replace(status(), gate=GateView(exclusive_run_seconds=10.0))), (B, status()))

@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from app.determinism.mode import Mitigation
+from app.errors import DeterminismUnavailable
 from app.upstream.prober import Prober
 from app.upstream.replica import UNKNOWN_POSTURE, GateView, Replica
 
@@ -68,6 +69,20 @@ async def test_a_guarded_engine() -> None:
     assert (status.guarded, status.digest, status.posture.dtype) == (True, "p-abc", "bfloat16")
     assert status.provides(Mitigation.EAGER).held is True
     assert status.gate == GateView(waiting_exclusive=3, expected_wait_exclusive=1.5)
+
+
+@pytest.mark.parametrize(
+    "model", [{"eos": "x"}, {"length": True}, {"stops": 5}, {"defaults": {"temperature": "hot"}}, [], "m", None, {}]
+)
+async def test_an_odd_fact_of_the_model_is_unknown(model: Any) -> None:
+    """Nothing can be verified there then; every other mode goes on."""
+    provides = {"eager": {"held": True, "reason": ""}}
+    page = {"posture": {}, "digest": "p-abc", "provides": provides, "max_logprobs": 20, "model": model}
+    status = await prober(**STOCK, reprise_posture=(200, page)).observe(REPLICA)
+    assert (status.healthy, status.digest, status.max_logprobs) == (True, "p-abc", 20)
+    assert status.provides(Mitigation.EAGER).held is True
+    with pytest.raises(DeterminismUnavailable, match=r"not known: .*eos.*length"):
+        status.model.model()
 
 
 async def test_the_interval_log_of_one_request() -> None:

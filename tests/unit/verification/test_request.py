@@ -1,15 +1,17 @@
 """What a request wants of a verified answer. What is refused as unverifiable is test_refusals.py."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
-from app.determinism.request import parse
+from app.determinism.request import InferenceRequest, parse
 from app.errors import InvalidRequest, NotFound
 from app.verification.ending import Ending
 from app.verification.facts import Model
+from app.verification.refusals import NOT_VERIFIABLE
 from app.verification.request import Wanted, read_wanted
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -159,36 +161,33 @@ def test_usage_in_every_chunk_needs_usage(options: object, usage: bool, continuo
     assert (wanted.include_usage, wanted.continuous_usage_stats) == (usage, continuous)
 
 
-@pytest.mark.parametrize("prompt", ["Hi", [0, 999], [5]])
-def test_a_text_has_one_prompt(prompt: object) -> None:
-    """A string, or the ids of one."""
-    assert read(TEXT, prompt=prompt, logprobs=1).logprobs == 1
-
-
-@pytest.mark.parametrize(
-    "prompt", ["", [], None, 5, {}, ["Hi"], ["a", "b"], [[1, 2]], [1, "a"], [1000], [-1], [True], [1.5], [None]]
-)
-def test_what_is_not_one_prompt_is_refused(prompt: object) -> None:
-    """None, several, an empty one, and ids that are none."""
-    with pytest.raises(InvalidRequest, match="'prompt'") as caught:
+@pytest.mark.parametrize("prompt", [["a", "b"], [[1, 2], [3]]])
+def test_several_prompts_are_refused(prompt: object) -> None:
+    """There is one answer."""
+    with pytest.raises(InvalidRequest, match="'prompt' must be a single one") as caught:
         read(TEXT, prompt=prompt)
-    assert caught.value.param == "prompt"
+    assert (caught.value.param, caught.value.error_code) == ("prompt", NOT_VERIFIABLE)
+
+
+class Unwalked(list[int]):
+    """Ids that nobody may walk over."""
+
+    def __iter__(self) -> Iterator[int]:
+        """Not before their number is known."""
+        raise AssertionError
+
+
+@pytest.mark.parametrize("prompt", ["Hi", [5], ["Hi"], "", [], None, 5, {}, [1000], [True, None], Unwalked([1, 2])])
+def test_what_one_prompt_is_the_engine_says(prompt: object) -> None:
+    """When it renders it: nothing here looks at ids of which there may be millions."""
+    request = InferenceRequest(TEXT, b"", {"temperature": 0, "prompt": prompt, "logprobs": 1})
+    assert read_wanted(request, MODEL, window=64, most_logprobs=20).logprobs == 1
 
 
 @pytest.mark.parametrize(
     ("path", "members", "param"),
     [
-        (CHAT, {"messages": []}, "messages"),
-        (CHAT, {"messages": "Hi"}, "messages"),
-        (CHAT, {"messages": None}, "messages"),
-        (CHAT, {"documents": {}}, "documents"),
-        (CHAT, {"chat_template": 1}, "chat_template"),
-        (CHAT, {"chat_template_kwargs": []}, "chat_template_kwargs"),
-        (CHAT, {"reasoning_effort": 3}, "reasoning_effort"),
         (CHAT, {"add_generation_prompt": 1}, "add_generation_prompt"),
-        (CHAT, {"continue_final_message": "yes"}, "continue_final_message"),
-        (CHAT, {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
-        (CHAT, {"add_special_tokens": 1}, "add_special_tokens"),
         (CHAT, {"max_completion_tokens": 0}, "max_completion_tokens"),
         (CHAT, {"max_completion_tokens": 101}, "max_completion_tokens"),
         (CHAT, {"max_completion_tokens": "5"}, "max_completion_tokens"),
@@ -229,6 +228,29 @@ def test_what_is_wrong_is_named(path: str, members: dict[str, Any], param: str) 
         read(path, **members)
     assert param == caught.value.param
     assert f"'{param}'" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("members", "most", "param"),
+    [
+        ({"min_tokens": 1, "stop_token_ids": [7, 8, 9]}, 5, "stop_token_ids"),
+        ({"min_tokens": 1, "stop_token_ids": [7, 8, 2]}, 4, "stop_token_ids"),
+        ({"min_tokens": 1}, 2, "min_tokens"),
+        ({"min_tokens": 1, "ignore_eos": True}, 2, "min_tokens"),
+        ({"min_tokens": 1, "stop_token_ids": [7, 8, 9]}, 6, None),
+        ({"min_tokens": 1, "stop_token_ids": [2, 3]}, 3, None),
+        ({"min_tokens": 0, "stop_token_ids": list(range(90))}, 5, None),
+    ],
+)
+def test_some_token_must_be_left_to_choose(members: dict[str, Any], most: int, param: str | None) -> None:
+    """While ``min_tokens`` mask the end tokens, the caller's and the model's two, a row must show more than those."""
+    request = parse(TEXT, orjson.dumps({"prompt": "Hi", "temperature": 0, **members}))
+    if param is None:
+        assert read_wanted(request, MODEL, window=64, most_logprobs=most).min_tokens == members["min_tokens"]
+        return
+    with pytest.raises(InvalidRequest, match=f"the verifier shows {most}") as caught:
+        read_wanted(request, MODEL, window=64, most_logprobs=most)
+    assert caught.value.param == param
 
 
 def test_another_path_has_no_verified_answers() -> None:

@@ -36,9 +36,10 @@ class Asked:
         return self.others
 
     async def leased(
-        self, plan: Plan, path: str, name: str, content: object, *, without: Replica | None = None
+        self, plan: Plan, path: str, name: str, content: object, *, without: Replica | None, patience: float
     ) -> Told:
         """Answer, or raise."""
+        assert patience == 5
         self.sent.append((plan, path, name, content))
         self.avoided.append(without)
         if isinstance(self.answer, BaseException):
@@ -47,7 +48,7 @@ class Asked:
 
 
 def drafter(asked: Asked, model: str | None = "m", **ending: object) -> Drafter:
-    return Drafter(cast(Sender, asked), model, ending)
+    return Drafter(cast(Sender, asked), model, ending, patience=5)
 
 
 def ids(*tokens: int) -> dict[str, Any]:
@@ -102,9 +103,10 @@ async def test_an_end_that_cannot_be_yet_is_not_drafted() -> None:
     ],
 )
 async def test_whoever_fails_drafts_nothing(error: RepriseError, caplog: pytest.LogCaptureFixture) -> None:
-    """It is in the log, and no error of the answer's."""
-    assert await drafter(Asked(error)).draft([1], 4) == []
-    assert "request r has no draft: x" in caplog.text
+    """It is in the log, once for an answer, and no error of the answer's."""
+    maker = drafter(Asked(error))
+    assert [await maker.draft([1], 4), await maker.draft([1], 4)] == [[], []]
+    assert caplog.text.count("request r has no draft: x") == 1
 
 
 @pytest.mark.parametrize("others", [False, True])
@@ -142,4 +144,9 @@ async def test_a_client_that_leaves_is_no_failed_draft() -> None:
 )
 async def test_what_is_no_token_is_left_out(said: object, expected: list[int]) -> None:
     """Which of them are in the vocabulary, the decoding says."""
-    assert await drafter(Asked(said)).draft([1], 4) == expected
+    assert await drafter(Asked(said)).draft([1], 7) == expected
+
+
+async def test_a_draft_is_no_longer_than_asked() -> None:
+    """Whoever drafts on would be counted for what no pass can use."""
+    assert await drafter(Asked(ids(7, 8, 9))).draft([1], 2) == [7, 8]

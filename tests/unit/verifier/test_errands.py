@@ -1,9 +1,15 @@
 """What an errand's answer means: JSON, the engine's own words of refusal, or a replica that is to blame."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from typing import cast
 
 import pytest
+from anyio import wait_all_tasks_blocked
 
+from app.determinism.mode import Mitigation, Mode
+from app.determinism.plan import Plan
 from app.errors import (
     DeterminismUnavailable,
     InvalidRequest,
@@ -15,9 +21,13 @@ from app.errors import (
     UpstreamError,
     UpstreamTimeout,
 )
-from app.upstream.client import UpstreamResponse
-from app.upstream.replica import Replica
-from app.verifier.errands import Lost, answer_of, blaming
+from app.scheduling.scheduler import ANYBODY, Scheduler
+from app.scheduling.ticket import Admission
+from app.upstream.client import UpstreamClient, UpstreamResponse
+from app.upstream.drain import DrainProof
+from app.upstream.replica import Replica, ReplicaStatus
+from app.verifier.errands import EngineRefusal, Lost, Sender, answer_of, blaming
+from tests.support.running import start
 
 REPLICA = Replica.at("http://127.0.0.1:1")
 
@@ -54,14 +64,16 @@ def test_no_json_is_no_answer() -> None:
 @pytest.mark.parametrize(
     ("status", "callers", "kind", "code"),
     [
-        (400, True, InvalidRequest, "invalid_request"),
+        (400, True, EngineRefusal, "invalid_request"),
         (400, False, UpstreamError, "upstream_error"),
         (401, True, Unauthorized, "invalid_api_key"),
         (401, False, Unauthorized, "invalid_api_key"),
         (403, False, UpstreamError, "upstream_error"),
+        (403, True, UpstreamError, "upstream_error"),
         (404, True, NotFound, "not_found"),
         (404, False, UpstreamError, "upstream_error"),
-        (413, True, InvalidRequest, "invalid_request"),
+        (413, True, EngineRefusal, "invalid_request"),
+        (422, True, EngineRefusal, "invalid_request"),
         (429, True, QueueFull, "queue_full"),
         (429, False, QueueFull, "queue_full"),
         (500, True, UpstreamError, "upstream_error"),
@@ -71,12 +83,20 @@ def test_no_json_is_no_answer() -> None:
     ],
 )
 def test_a_refusal_keeps_its_words(status: int, callers: bool, kind: type[RepriseError], code: str) -> None:
-    """What was refused of the caller's own is his; of ours it is the replica's fault, but for his key."""
+    """What was refused of the caller's own is his, status and all; of ours it is the replica's, but for his key."""
     body = b'{"error": {"message": "the engine says why", "param": "prompt", "code": "x"}}'
     with pytest.raises(kind, match="the engine says why") as caught:
         read(status, body, callers=callers)
     assert type(caught.value) is kind
     assert caught.value.error_code == code
+    if kind in {EngineRefusal, NotFound}:
+        assert (caught.value.status, caught.value.param) == (status, "prompt")
+
+
+def test_a_path_that_is_not_there_is_no_fault_of_the_callers() -> None:
+    """A guard of another version answers 404 for it, and names no member."""
+    with pytest.raises(UpstreamError, match="Not Found"):
+        read(404, b'{"error": {"message": "Not Found", "param": null, "code": 404}}', callers=True)
 
 
 def test_a_mitigation_that_is_unavailable_stays_that() -> None:
@@ -119,3 +139,99 @@ def test_what_the_caller_did_wrong_is_nobodys_loss() -> None:
     with pytest.raises(Lost) as caught, blaming(REPLICA):
         raise lost
     assert caught.value is lost
+
+
+class Client:
+    """A client of replicas that answer at once, or never; it notes who was asked."""
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self.silent = silent
+        self.asked: list[Replica] = []
+
+    @asynccontextmanager
+    async def send(self, replica: Replica, *_: object) -> AsyncIterator["Silent"]:
+        """As `UpstreamClient.send`."""
+        self.asked.append(replica)
+        if self.silent:
+            await asyncio.Event().wait()
+        yield Silent()
+
+
+class Silent(Response):
+    """An answer without a word of the guard's."""
+
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def __init__(self) -> None:
+        super().__init__(200)
+
+    async def read(self, _limit: int) -> bytes:
+        """Its body."""
+        return b"{}"
+
+
+def sender(scheduler: Scheduler, client: Client) -> Sender:
+    def holding(_replica: str, _admission: str) -> nullcontext[None]:
+        return nullcontext()
+
+    made = cast(UpstreamClient, client)
+    return Sender(scheduler, made, ANYBODY, "r", lambda _lease, _name: [], holding, lambda _replica: None)
+
+
+def served(*replicas: Replica) -> Scheduler:
+    scheduler = Scheduler(replicas, cast(DrainProof, None), clock=lambda: 0.0)
+    for replica in replicas:
+        scheduler.update(replica, ReplicaStatus(healthy=True, problem="", models=({"id": "m"},), digest="p-1"))
+    return scheduler
+
+
+STANDARD = Plan(Mode.STANDARD, "m")
+
+
+@pytest.mark.anyio
+async def test_an_errand_that_takes_too_long_is_given_up() -> None:
+    """The replica is to blame, and its lease ends."""
+    scheduler, client = served(REPLICA), Client(silent=True)
+    with pytest.raises(Lost, match=r"took more than 0\.01 s") as caught:
+        await sender(scheduler, client).leased(STANDARD, "/p", "d", {}, patience=0.01)
+    assert (caught.value.replica, type(caught.value.cause)) == (REPLICA, UpstreamTimeout)
+    assert client.asked == [REPLICA]
+    assert scheduler.slots[REPLICA].leases == 0
+
+
+@pytest.mark.anyio
+async def test_patience_counts_the_queue() -> None:
+    """Also where the line is the gateway's own, before anything is sent."""
+    scheduler, client = served(REPLICA), Client()
+    slot = scheduler.slots[REPLICA]
+    ticket = await slot.gate.acquire(Admission.EXCLUSIVE, key="", priority=0, patience=5)
+    with pytest.raises(Lost, match="took more than"):
+        await sender(scheduler, client).leased(STANDARD, "/p", "d", {}, patience=0.01)
+    assert client.asked == []
+    slot.gate.release(ticket)
+    assert (await sender(scheduler, client).leased(STANDARD, "/p", "d", {}, patience=5)).said == {}
+
+
+@pytest.mark.anyio
+async def test_a_caller_that_leaves_is_no_loss_of_patience() -> None:
+    """His cancel goes through as one, and nobody is blamed."""
+    scheduler, client = served(REPLICA), Client(silent=True)
+    errand = start(sender(scheduler, client).leased(STANDARD, "/p", "d", {}, patience=60))
+    await wait_all_tasks_blocked()
+    assert scheduler.slots[REPLICA].leases == 1
+    errand.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await errand
+    assert scheduler.slots[REPLICA].leases == 0
+
+
+@pytest.mark.anyio
+async def test_an_errand_goes_where_it_is_preferred() -> None:
+    """And nowhere that it must not."""
+    other = Replica.at("http://127.0.0.1:2")
+    client = Client()
+    made = sender(served(REPLICA, other), client)
+    plan = Plan(Mode.SEEDED, "m", frozenset({Mitigation.PINNED_SEED}))
+    for prefer, without in ((None, None), (other, None), (other, other)):
+        await made.leased(plan, "/p", "v", {}, prefer=prefer, without=without)
+    assert client.asked == [REPLICA, other, REPLICA]

@@ -20,7 +20,7 @@ from app.upstream.replica import Replica, ReplicaStatus
 from app.verification.facts import ModelFacts
 from app.verification.grid import Grid
 from app.verifier.errands import Lost, Sender, Told, other_posture
-from app.verifier.passes import Verifier, choose
+from app.verifier.passes import Verifier, chain_key, choose
 from tests.unit.verification.test_facts import TOLD
 
 pytestmark = pytest.mark.anyio
@@ -82,15 +82,21 @@ def test_ties_must_be_seen(most: int) -> None:
 
 
 def test_an_adapter_is_no_model_of_its_own() -> None:
-    """Passes run without it. The model under another name is the same model."""
+    """Passes run without it."""
     models = ({"id": "m", "parent": None}, {"id": "tuned", "parent": "m"}, {"id": "alias", "root": "m"})
     served = scheduler(status(models=models))
     with pytest.raises(InvalidRequest, match="adapter") as caught:
         choose(served, replace(PLAN, model="tuned"))
     assert caught.value.param == "model"
-    assert choose(served, replace(PLAN, model="alias")).name == "alias"
     with pytest.raises(ModelNotFound):
         choose(served, replace(PLAN, model="other"))
+
+
+@pytest.mark.parametrize("asked", [None, "m", "alias"])
+def test_an_answer_names_the_model_as_vllm_does(asked: str | None) -> None:
+    """By its first name, whatever the caller called it, and whatever sorts before it."""
+    models = ({"id": "a-tuned-one", "parent": "m"}, {"id": "m", "parent": None}, {"id": "alias", "root": "m"})
+    assert choose(scheduler(status(models=models)), replace(PLAN, model=asked)).name == "m"
 
 
 def test_a_preview_founds_no_pool() -> None:
@@ -111,6 +117,7 @@ class Wire:
         self.scheduler = served
         self.answers = answers
         self.asked: list[tuple[str, str]] = []
+        self.preferred: list[Replica | None] = []
         self.contents: list[Any] = []
         self.postures = {A: "p-1", B: "p-1", C: "p-1"}
         self.peak = 1
@@ -136,9 +143,11 @@ class Wire:
         *,
         posture: str | None = None,
         without: Replica | None = None,
+        prefer: Replica | None = None,
     ) -> Told:
         """As `Sender.leased`."""
-        slot, _ = self.scheduler.choose(plan, without=without)
+        self.preferred.append(prefer)
+        slot, _ = self.scheduler.choose(plan, without=without, prefer=prefer)
         if slot.status.digest != posture:
             raise other_posture(slot.replica, slot.status.digest, str(posture))
         said = self._answer(slot.replica, path, name, content)
@@ -147,13 +156,13 @@ class Wire:
 
     async def aside(self, replica: Replica, path: str, name: str, content: Any, *, callers: bool = False) -> Any:
         """As `Sender.aside`."""
-        assert callers is (path == "/tokenize")
+        assert callers is (path == "/reprise/render")
         return self._answer(replica, path, name, content)
 
 
 def good(path: str, content: Any) -> Any:
     if path != "/reprise/score":
-        return {"tokens": [1, 2, 3], "text": "x"}
+        return {"ids": [1, 2, 3], "text": "x"}
     count = len(content["ids"]) - content["first"] + 1
     ids, logprobs = [list(range(content["k"]))] * count, [[-1.0 - n for n in range(content["k"])]] * count
     return {"ids": ids, "logprobs": logprobs, "cached": content["cached"] or 0, "seconds": 0.25}
@@ -288,61 +297,72 @@ async def test_text_is_written_where_the_posture_is() -> None:
     assert len(wire.asked) == 2
 
 
+async def test_later_passes_stay_where_the_chain_is() -> None:
+    """At first anybody may be asked; then who computed the last pass, and not who was merely chosen for it."""
+    wire = Wire(scheduler(status(), status()), A=UpstreamError("gone"))
+    made = verifier(wire)
+    await score(made)
+    wire.answers.clear()
+    made._failed = None
+    await score(made)
+    assert wire.preferred == [None, None, B]
+    assert wire.asked == [("A", "v1"), ("B", "v1"), ("B", "v2")]
+
+
 @pytest.mark.parametrize(
-    ("path", "members", "expected"),
+    ("path", "members"),
     [
-        (TEXT, {"prompt": "Hi"}, {"model": "m", "prompt": "Hi"}),
-        (
-            TEXT,
-            {"prompt": "Hi", "add_special_tokens": False},
-            {"model": "m", "prompt": "Hi", "add_special_tokens": False},
-        ),
-        (CHAT, {"messages": ["x"]}, {"model": "m", "messages": ["x"]}),
-        (
-            CHAT,
-            {"messages": ["x"], "add_generation_prompt": False, "continue_final_message": True, "chat_template": "t"},
-            {
-                "model": "m",
-                "messages": ["x"],
-                "add_generation_prompt": False,
-                "continue_final_message": True,
-                "chat_template": "t",
-            },
-        ),
-        (
-            CHAT,
-            {"messages": ["x"], "reasoning_effort": "none", "documents": [], "chat_template_kwargs": {"a": 1}},
-            {
-                "model": "m",
-                "messages": ["x"],
-                "chat_template_kwargs": {"reasoning_effort": "none", "enable_thinking": False, "documents": [], "a": 1},
-            },
-        ),
+        (TEXT, {"prompt": "Hi", "add_special_tokens": False, "cache_salt": "s"}),
+        (TEXT, {"prompt": [4, 5], "echo": None}),
+        (CHAT, {"messages": ["x"], "chat_template_kwargs": {"a": 1}, "reasoning_effort": "none", "whatever": [0.5]}),
     ],
 )
-async def test_what_the_template_is_given(path: str, members: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Only what it knows, so that what the gateway leaves out is the engine's own default."""
+async def test_what_is_rendered(path: str, members: dict[str, Any]) -> None:
+    """The caller's members as they came, ids too, without what is ours, for the model as served."""
     wire = Wire(scheduler(status()))
-    found = await verifier(wire).render(parse(path, orjson.dumps({"model": "m", "temperature": 0, **members})))
-    assert (found, wire.contents) == ([1, 2, 3], [expected])
+    made = verifier(wire)
+    asked = {"model": "m@verified", "determinism": {"window": 8}, "temperature": 0, **members}
+    assert await made.render(parse(path, orjson.dumps(asked))) == [1, 2, 3]
+    assert wire.contents == [{"path": path, "request": {"model": "m", "temperature": 0, **members}}]
+    assert wire.asked == [("A", "p")]
 
 
-async def test_ids_need_no_tokenizer() -> None:
-    """They are the prompt."""
+@pytest.mark.parametrize("given", [{}, {"model": None}])
+async def test_without_a_model_none_is_rendered_for(given: dict[str, Any]) -> None:
+    """The engine's own then."""
     wire = Wire(scheduler(status()))
-    assert await verifier(wire).render(parse(TEXT, b'{"prompt": [4, 5]}')) == [4, 5]
-    assert wire.asked == []
+    made = Verifier(cast(Sender, wire), choose(wire.scheduler, replace(PLAN, model=None)), b"key")
+    await made.render(parse(TEXT, orjson.dumps({"prompt": "Hi", **given})))
+    assert wire.contents == [{"path": TEXT, "request": {"prompt": "Hi"}}]
 
 
-@pytest.mark.parametrize("said", [None, {}, {"tokens": None}, {"tokens": ["1"]}, {"tokens": [True]}, {"tokens": [-1]}])
+@pytest.mark.parametrize("said", [None, {}, {"ids": None}, {"ids": ["1"]}, {"ids": [True]}, {"ids": [-1]}, {"ids": []}])
 async def test_what_is_no_prompt_is_the_verifiers_fault(said: Any) -> None:
     """An id that is no token would be refused by every pass."""
-    with pytest.raises(UpstreamError, match="did not tokenize"):
+    with pytest.raises(UpstreamError, match="did not render"):
         await verifier(Wire(scheduler(status()), A=said)).render(parse(TEXT, b'{"prompt": "Hi"}'))
 
 
-async def test_an_empty_prompt_is_the_callers_fault() -> None:
-    """There is nothing that a first token could follow."""
-    with pytest.raises(InvalidRequest, match="empty") as caught:
-        await verifier(Wire(scheduler(status()), A={"tokens": []})).render(parse(CHAT, b'{"messages": ["x"]}'))
-    assert caught.value.param == "messages"
+@pytest.mark.parametrize(("path", "param"), [(TEXT, "prompt"), (CHAT, "messages")])
+async def test_an_id_that_the_model_does_not_know_is_refused(path: str, param: str) -> None:
+    """A tokenizer may have more of them than its model has rows."""
+    most = TOLD["vocabulary"] - 1
+    wire = Wire(scheduler(status()), A={"ids": [1, most]})
+    body = b'{"prompt": "Hi", "messages": ["x"]}'
+    assert await verifier(wire).render(parse(path, body)) == [1, most]
+    wire.answers["A"] = {"ids": [most + 1, 1]}
+    with pytest.raises(InvalidRequest, match=f"0 to {most}") as caught:
+        await verifier(wire).render(parse(path, body))
+    assert caught.value.param == param
+
+
+async def test_chains_of_other_salts_are_others() -> None:
+    """Whoever salts his caches apart shares no chain; without a salt it is the key's own."""
+    wire = Wire(scheduler(status()))
+    assert chain_key(b"key", None) == chain_key(b"key", 5) == b"key"
+    for salt in ("one", "two", "one"):
+        await score(Verifier(cast(Sender, wire), choose(wire.scheduler, PLAN), chain_key(b"key", salt)))
+    await score(verifier(wire))
+    one, two, again, none = (content["salt"] for content in wire.contents)
+    assert one == again
+    assert len({one, two, none}) == 3
