@@ -43,6 +43,7 @@ _REQUEST_HEADERS: Final[dict[str, dict[str, Any]]] = {
     "x-determinism-mode": {"type": "string", "enum": list(REQUESTABLE_MODES)},
     "x-determinism-mitigations": {"type": "string", "examples": ["batch_isolation,pinned_seed"]},
     "x-determinism-on-unavailable": {"type": "string", "enum": ["reject", "report"], "default": "reject"},
+    "x-determinism-window": {"type": "integer", "minimum": 1, "maximum": MOST_WINDOW},
 }
 
 REQUEST_PARAMETERS: Final[list[dict[str, Any]]] = [

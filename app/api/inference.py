@@ -10,7 +10,14 @@ from typing import Final
 
 from app.api.presence import LEAVING, Presence
 from app.asgi import Receive, Scope, Send
-from app.determinism.plan import MITIGATIONS_HEADER, MODE_HEADER, NO_WISH, ON_UNAVAILABLE_HEADER, Wish, read_headers
+from app.determinism.plan import (
+    MITIGATIONS_HEADER,
+    MODE_HEADER,
+    ON_UNAVAILABLE_HEADER,
+    WINDOW_HEADER,
+    Wish,
+    read_headers,
+)
 from app.errors import (
     InvalidRequest,
     MethodNotAllowed,
@@ -149,7 +156,7 @@ def read_wish(scope: Scope, headers: tuple[Header, ...]) -> Wish:
     """What the head of the request says. Raises MethodNotAllowed and InvalidRequest."""
     if scope["method"] != "POST":
         raise MethodNotAllowed(f"{scope['path']} takes POST, not {scope['method'][:20]}.")
-    mode = mitigations = on_unavailable = None
+    mode = mitigations = on_unavailable = window = None
     for name, value in headers:
         if name.startswith(b"x-determinism-"):
             text = value.decode("latin-1")
@@ -159,12 +166,12 @@ def read_wish(scope: Scope, headers: tuple[Header, ...]) -> Wish:
                 mitigations = text if mitigations is None else f"{mitigations},{text}"
             elif name == ON_UNAVAILABLE_HEADER.encode():
                 on_unavailable = _once(on_unavailable, text, ON_UNAVAILABLE_HEADER)
+            elif name == WINDOW_HEADER.encode():
+                window = _once(window, text, WINDOW_HEADER)
             elif name not in FOR_GUARD and name != RUN:
                 unknown = name.decode("latin-1")[:80]
                 raise InvalidRequest(f"The header '{unknown}' is unknown.", param=unknown, code="unknown_header")
-    if mode is None and mitigations is None and on_unavailable is None:
-        return NO_WISH
-    return read_headers(mode, mitigations, on_unavailable)
+    return read_headers(mode, mitigations, on_unavailable, window)
 
 
 def read_run(headers: tuple[Header, ...]) -> str | None:

@@ -24,7 +24,10 @@ from app.errors import InvalidRequest
 MODE_HEADER: Final = "x-determinism-mode"
 MITIGATIONS_HEADER: Final = "x-determinism-mitigations"
 ON_UNAVAILABLE_HEADER: Final = "x-determinism-on-unavailable"
+WINDOW_HEADER: Final = "x-determinism-window"
 
+_WINDOW_MEMBER: Final = "determinism.window"
+_MOST_DIGITS: Final = 10
 
 DEFAULT_WINDOW: Final = 128
 MOST_WINDOW: Final = 4096
@@ -94,6 +97,7 @@ def resolve(
         # Kept only for names that exist: a caller must not fill the memory with names of his own.
         return _standard(request.model) if request.model in served else Plan(Mode.STANDARD, request.model)
     body = _read_body(request.members.get("determinism"), max_window)
+    _window(header.window, max_window, WINDOW_HEADER)
     model, suffix = _split_suffix(request.model, served)
     named = {
         f"the header '{MODE_HEADER}'": header.mode,
@@ -106,16 +110,25 @@ def resolve(
     return _plan(mode, model, header, body, window)
 
 
-def read_headers(mode: str | None, mitigations: str | None, on_unavailable: str | None) -> Wish:
+def read_headers(
+    mode: str | None, mitigations: str | None, on_unavailable: str | None, window: str | None = None
+) -> Wish:
     """The wish of the request headers. Raises InvalidRequest naming the header."""
-    if mode is None and mitigations is None and on_unavailable is None:
+    if mode is None and mitigations is None and on_unavailable is None and window is None:
         return NO_WISH
     names = [name.strip() for name in (mitigations or "").split(",")]
     return Wish(
         None if mode is None else _mode(mode.strip(), MODE_HEADER),
         frozenset(_mitigation(name, MITIGATIONS_HEADER) for name in names if name),
         None if on_unavailable is None else _on_unavailable(on_unavailable.strip(), ON_UNAVAILABLE_HEADER),
+        None if window is None else _whole(window.strip()),
     )
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS):
+        raise InvalidRequest(f"'{WINDOW_HEADER}' must be an integer, not {_shown(text)}.", param=WINDOW_HEADER)
+    return int(text)
 
 
 def _read_body(value: object, max_window: int) -> Wish:
@@ -145,19 +158,29 @@ def _read_object(value: dict[str, Any], max_window: int) -> Wish:
         None if mode is None else _mode(mode, "determinism.mode"),
         frozenset(_mitigation(name, "determinism.mitigations") for name in names or ()),
         None if on_unavailable is None else _on_unavailable(on_unavailable, "determinism.on_unavailable"),
-        _window(value.get("window"), max_window),
+        _window(value.get("window"), max_window, _WINDOW_MEMBER),
     )
 
 
-def _window(value: object, most: int) -> int | None:
+def _window(value: object, most: int, place: str) -> int | None:
     if value is None:
         return None
     if type(value) is not int or not 1 <= value <= most:
-        raise InvalidRequest(
-            f"'determinism.window' must be an integer from 1 to {most}, not {_shown(value)}.",
-            param="determinism.window",
-        )
+        raise InvalidRequest(f"'{place}' must be an integer from 1 to {most}, not {_shown(value)}.", param=place)
     return value
+
+
+def _agreed_window(header: int | None, body: int | None, mode: Mode, *, verified: bool) -> int | None:
+    """The window that was named, if one was."""
+    place = WINDOW_HEADER if body is None else _WINDOW_MEMBER
+    named = header if body is None else body
+    if named is not None and not verified:
+        raise InvalidRequest(f"'{place}' belongs to the mode '{Mode.VERIFIED}', not to '{mode}'.", param=place)
+    if header is not None and header != named:
+        raise InvalidRequest(
+            f"The header '{WINDOW_HEADER}' and '{_WINDOW_MEMBER}' disagree.", param=place, code="contradictory_mode"
+        )
+    return named
 
 
 def _split_suffix(model: str | None, served: Collection[str]) -> tuple[str | None, Mode | None]:
@@ -180,10 +203,7 @@ def _agreed(named: dict[str, Mode | None]) -> Mode | None:
 def _plan(mode: Mode, model: str | None, header: Wish, body: Wish, window: int) -> Plan:
     mitigations = MODE_MITIGATIONS.get(mode, frozenset()) | header.mitigations | body.mitigations
     verified = Mitigation.VERIFICATION in mitigations
-    if body.window is not None and not verified:
-        raise InvalidRequest(
-            f"'determinism.window' belongs to the mode '{Mode.VERIFIED}', not to '{mode}'.", param="determinism.window"
-        )
+    named = _agreed_window(header.window, body.window, mode, verified=verified)
     choices = {wish.on_unavailable for wish in (header, body)} - {None}
     if len(choices) > 1:
         raise InvalidRequest(
@@ -196,7 +216,7 @@ def _plan(mode: Mode, model: str | None, header: Wish, body: Wish, window: int) 
         model,
         mitigations,
         next(iter(choices), None) or OnUnavailable.REJECT,
-        (body.window or window) if verified else None,
+        (named or window) if verified else None,
     )
 
 
@@ -237,4 +257,8 @@ def _shown(value: object) -> str:
     """What the caller sent, so that an error never grows with it: short texts and numbers, else the kind of value."""
     if isinstance(value, str):
         return repr(value[:40])
-    return str(value)[:40] if isinstance(value, bool | int | float) else f"an {type(value).__name__}"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return (
+        str(value)[:40] if isinstance(value, int | float) else f"an {'array' if isinstance(value, list) else 'object'}"
+    )

@@ -168,7 +168,7 @@ def _seen(token: int, row: Row) -> Token:
 
 def _of_drafts(request: InferenceRequest, wanted: Wanted) -> dict[str, object]:
     """What the caller said that counts for drafts too: what ends them, and whose cache they may share."""
-    said = {"ignore_eos": wanted.ignore_eos, "stop_token_ids": list(wanted.stop_token_ids)}
+    said = {"ignore_eos": wanted.ignore_eos, "stop_token_ids": list(wanted.stop_token_ids), "stop": list(wanted.stop)}
     salt = request.members.get("cache_salt")
     return said if salt is None else said | {"cache_salt": salt}
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
         (b'{"model":"m","determinism":{"mitigations":["x"]}}', 400, "unknown_mitigation", "determinism.mitigations"),
         (b'{"model":"m@seeded","determinism":"isolated"}', 400, "contradictory_mode", "suffix"),
         (b'{"model":"m","determinism":{"window":64}}', 400, "invalid_request", "belongs to the mode 'verified'"),
-        (b'{"model":"m","determinism":{"mode":"verified","window":0}}', 400, "invalid_request", "from 1 to 4096"),
+        (b'{"model":"m","determinism":{"mode":"verified","window":0}}', 400, "invalid_request", "from 1 to 1024"),
         (b'{"model":"m@seeded","temperature":"0"}', 400, "invalid_request", "'temperature'"),
         (b'{"model":"m@isolated","seed":73786976294838206464}', 400, "invalid_request", "'seed'"),
         (b'{"model":"m","x":' + b"[" * 300 + b"]" * 300 + b"}", 400, "invalid_json", "nested too deeply"),

@@ -1,6 +1,7 @@
 """Verified answers over the wire: what they say is the definition's, whoever drafts and however they are asked for."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,14 @@ async def test_a_stream_and_a_whole_answer_say_the_same(tmp_path: Path, seed: in
             assert whole.usage["completion_tokens"] == len(expected.tokens)
             if len(expected.tokens) > 2 * WINDOW:
                 assert len(streamed.events) > 2
+
+
+async def test_a_draft_ends_where_the_answer_may_end(verifier: Verifying, site: RunningGateway) -> None:
+    """A drafter that goes on after the caller's stop string works for nothing."""
+    await site.post(chat(max_tokens=20, stop=["never there"], stop_token_ids=[7]))
+    drafts = [json.loads(draft.body) for draft in verifier.of("draft")]
+    assert drafts
+    assert {(*draft["stop"], *draft["stop_token_ids"]) for draft in drafts} == {("never there", 7)}
 
 
 async def test_a_drafter_that_fails_costs_nothing_but_passes(verifier: Verifying, site: RunningGateway) -> None:

@@ -105,6 +105,7 @@ def test_a_bad_header_is_named() -> None:
         (("strict", None, None), "x-determinism-mode"),
         ((None, "magic", None), "x-determinism-mitigations"),
         ((None, None, "ignore"), "x-determinism-on-unavailable"),
+        *(((None, None, None, odd), "x-determinism-window") for odd in ("", "-1", "1.5", "many", "\u0661", "9" * 5000)),
     ):
         with pytest.raises(InvalidRequest, match=name):
             read_headers(*given)
@@ -129,6 +130,24 @@ def test_a_verified_answer_has_a_window(wish: Any) -> None:
     assert planned(determinism=wish).window == DEFAULT_WINDOW
     named = wish if isinstance(wish, dict) else {"mode": wish}
     assert planned(determinism={**named, "window": 7}).window == 7
+
+
+def test_a_window_may_be_named_by_header() -> None:
+    """As in the body, in the same bounds; what disagrees, or belongs to no verified answer, names its place."""
+    header = read_headers("verified", None, None, " 32 ")
+    assert planned(header=header).window == 32
+    assert planned(header=header, determinism={"window": 32}).window == 32
+    for asked, wish, param in (
+        (header, {"window": 16}, "determinism.window"),
+        (read_headers("isolated", None, None, "32"), None, "x-determinism-window"),
+        (read_headers(None, None, None, "32"), None, "x-determinism-window"),
+        (read_headers("verified", None, None, "0"), None, "x-determinism-window"),
+        (read_headers("verified", None, None, "99999"), None, "x-determinism-window"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            planned(header=asked, determinism=wish)
+        assert caught.value.param == param
+        assert "window" in caught.value.message
 
 
 @pytest.mark.parametrize("window", [0, -1, MOST_WINDOW + 1, 1.0, "128", True, [128]])
