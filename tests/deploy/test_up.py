@@ -134,11 +134,14 @@ def test_an_unfit_python_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--port", "--engine-port"])
-def test_a_port_in_use_is_said_before_anything_is_installed(empty_checkout: Checkout, flag: str) -> None:
+def test_a_port_in_use_is_said_before_anything_is_installed(
+    empty_checkout: Checkout, ports: tuple[str, str], flag: str
+) -> None:
     """A port that is taken ends the run at once: exit code 1, one line with the flag that helps, nothing made."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        process = empty_checkout.start("--device", "cpu", flag, port)
+        chosen = {"--port": ports[0], "--engine-port": ports[1]} | {flag: port}
+        process = empty_checkout.start("--device", "cpu", *(word for pair in chosen.items() for word in pair))
         out, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1
     assert out == ""

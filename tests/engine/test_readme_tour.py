@@ -30,19 +30,21 @@ def run(gateway_url: str, folder: Path, language: str, block: str) -> str:
 
 
 def test_the_tour(gateway_url: str, tmp_path: Path) -> None:
-    """Isolation with its proof, modes in body and suffix, the openai package, metrics, a plan, and a receipt."""
+    """Isolation with its proof, modes in body and suffix, the openai package, a verified stream, a plan, a receipt."""
     printed = [run(gateway_url, tmp_path, language, block) for language, block in BLOCKS]
 
-    assert [language for language, _ in BLOCKS] == ["bash", "bash", "python", "bash", "bash", "bash"]
+    assert [language for language, _ in BLOCKS] == ["bash", "bash", "python", "bash", "bash", "bash", "bash"]
     assert "x-determinism-mode: isolated" in printed[0]
     assert "x-determinism-coresident-peak: 1" in printed[0]
     assert printed[1].count('"text":') == 2
     assert [line.split()[0] for line in printed[2].splitlines()] == ["1", "1", "1"]
     assert "match" in printed[2]
-    assert 'mode="isolated",model="smollm2",origin="client",verdict="match"' in printed[3]
-    assert json.loads(printed[4])["would_be_served"] is True
-    assert printed[5].startswith("valid")
-    assert "co-resident peak 1" in printed[5]
+    assert '"rollbacks":' in printed[3]
+    assert printed[3].endswith("data: [DONE]\n\n")
+    assert 'mode="isolated",model="smollm2",origin="client",verdict="match"' in printed[4]
+    assert json.loads(printed[5])["would_be_served"] is True
+    assert printed[6].startswith("valid")
+    assert "co-resident peak 1" in printed[6]
 
 
 def test_the_fingerprint_is_the_posture(gateway_url: str) -> None:
