@@ -1,4 +1,4 @@
-"""The command line: ``reprise serve | engine | probe | compare | replay | simulate | receipt``.
+"""The command line: ``reprise serve | engine | probe | compare | replay | simulate | receipt | diagnose | lab``.
 
 Each command imports what it needs when it runs, so that ``reprise engine`` works with the standard library alone,
 inside the official vLLM image for example.
@@ -31,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _add_replay(commands.add_parser("replay", help="send the requests of a file again, and write the new answers"))
     _add_simulate(commands.add_parser("simulate", help="what isolation costs on a fleet, from one measured run"))
     _add_receipt(commands.add_parser("receipt", help="check a signed receipt, or print the key that signs them"))
+    _add_diagnose(commands.add_parser("diagnose", help="find out which layer makes answers differ, and the cure"))
+    _add_lab(commands.add_parser("lab", help="runnable demonstrations of why a server does not repeat itself"))
     arguments = parser.parse_args(argv)
     run: Callable[[argparse.Namespace], int] = {
         "serve": _serve,
@@ -40,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "replay": _replay,
         "simulate": _simulate,
         "receipt": _receipt,
+        "diagnose": _diagnose,
+        "lab": _lab,
     }[arguments.command]
     try:
         return run(arguments)
@@ -140,6 +144,30 @@ def _add_receipt(parser: argparse.ArgumentParser) -> None:
 
 def _receipt(arguments: argparse.Namespace) -> int:
     from app.receipts.command import run  # noqa: PLC0415 - see the module's docstring
+
+    return run(arguments)
+
+
+def _add_diagnose(parser: argparse.ArgumentParser) -> None:
+    from app.diagnose.arguments import add_arguments  # noqa: PLC0415 - see the module's docstring
+
+    add_arguments(parser)
+
+
+def _diagnose(arguments: argparse.Namespace) -> int:
+    from app.diagnose.command import run  # noqa: PLC0415 - see the module's docstring
+
+    return run(arguments)
+
+
+def _add_lab(parser: argparse.ArgumentParser) -> None:
+    from app.lab.arguments import add_arguments  # noqa: PLC0415 - see the module's docstring
+
+    add_arguments(parser)
+
+
+def _lab(arguments: argparse.Namespace) -> int:
+    from app.lab.command import run  # noqa: PLC0415 - see the module's docstring
 
     return run(arguments)
 

@@ -57,7 +57,7 @@ def read_answer(
 ) -> Outcome:
     """The outcome of a request that was answered at all; ``choices`` is how many its answer must hold."""
     if status != _OK:
-        code, message = _error(body)
+        code, message = error_of(body)
         return (
             Refusal(message)
             if code in _REFUSALS or status == _NOT_IMPLEMENTED
@@ -79,7 +79,7 @@ def read_answer(
         completion_tokens=counted if output.completion_tokens is None else output.completion_tokens,
         latency=latency,
         mode=headers.get("x-determinism-mode"),
-        coresident_peak=_whole(headers.get("x-determinism-coresident-peak")),
+        coresident_peak=whole_of(headers.get("x-determinism-coresident-peak")),
         admission_wait=_seconds(headers.get("x-determinism-admission-wait")),
     )
 
@@ -88,7 +88,7 @@ def _content(choice: Choice) -> bytes:
     return choice.flow.encode() if choice.token_ids is None else choice.token_ids.tobytes()
 
 
-def _error(body: bytes) -> tuple[str | None, str]:
+def error_of(body: bytes) -> tuple[str | None, str]:
     """Code and message of an error in OpenAI's shape, or what there is of a body in another."""
     try:
         error = orjson.loads(body)["error"]
@@ -100,7 +100,8 @@ def _error(body: bytes) -> tuple[str | None, str]:
     return code, text
 
 
-def _whole(text: str | None) -> int | None:
+def whole_of(text: str | None) -> int | None:
+    """A whole number in a header, None where there is none."""
     return int(text) if text is not None and text.isdecimal() and len(text) <= _DIGITS else None
 
 

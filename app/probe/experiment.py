@@ -56,9 +56,9 @@ class Experiment:
         if key is not None and not (key.isascii() and key.isprintable()):
             raise NotMeasurable("--api-key: the key holds characters that no HTTP header can carry")
         return cls(
-            url=_base_url(arguments.url),
+            url=base_url(arguments.url),
             modes=arguments.modes,
-            prompts=BUILT_IN if arguments.prompts is None else _read_prompts(Path(arguments.prompts)),
+            prompts=BUILT_IN if arguments.prompts is None else read_prompts(Path(arguments.prompts)),
             model=arguments.model,
             repeats=arguments.repeats,
             tokens=arguments.tokens,
@@ -107,7 +107,8 @@ class Experiment:
         }
 
 
-def _base_url(text: str) -> str:
+def base_url(text: str, option: str = "--url") -> str:
+    """A server's address without its ``/v1``. Raises NotMeasurable naming the option."""
     try:
         url = httpx.URL(text)
         plain = not (url.query or url.fragment or url.userinfo) and (url.port or 1) <= _HIGHEST_PORT
@@ -115,11 +116,12 @@ def _base_url(text: str) -> str:
     except (httpx.InvalidURL, UnicodeError):
         valid = False
     if not valid:
-        raise NotMeasurable(f"--url: {text!r} is not an http or https address")
+        raise NotMeasurable(f"{option}: {text!r} is not an http or https address")
     return text.rstrip("/").removesuffix("/v1")
 
 
-def _read_prompts(path: Path) -> tuple[str, ...]:
+def read_prompts(path: Path) -> tuple[str, ...]:
+    """The lines of a file of prompts. Raises NotMeasurable."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as exc:

@@ -55,7 +55,7 @@ async def find_model(client: httpx.AsyncClient, url: str, wanted: str | None) ->
     try:
         response = await client.get("/v1/models", timeout=_DISCOVERY_SECONDS)
     except httpx.HTTPError as exc:
-        raise NotMeasurable(f"cannot reach {url}: {_reason(exc)}") from exc
+        raise NotMeasurable(f"cannot reach {url}: {reason_of(exc)}") from exc
     if response.status_code in _UNAUTHORIZED:
         raise NotMeasurable(f"{url} refuses the API key (HTTP {response.status_code}); give --api-key")
     if wanted is not None and response.status_code in {_OK, *_MISSING}:
@@ -91,7 +91,7 @@ class Asker:
                 headers={"content-type": "application/json", MODE_HEADER: mode},
             )
         except httpx.HTTPError as exc:
-            return Reply(Failure(_reason(exc)))
+            return Reply(Failure(reason_of(exc)))
         latency = self._clock() - started
         outcome = read_answer(
             question.path, question.choices, response.status_code, response.headers, response.content, latency
@@ -99,7 +99,8 @@ class Asker:
         return Reply(outcome, response.headers.get("x-determinism-replica"))
 
 
-def _reason(error: httpx.HTTPError) -> str:
+def reason_of(error: httpx.HTTPError) -> str:
+    """Why a request has no answer, in a few words."""
     if isinstance(error, httpx.TimeoutException):
         return "no answer in time"
     if isinstance(error, httpx.ConnectError):

@@ -19,14 +19,19 @@ _LINE_SECONDS: Final = 15.0
 
 
 class Lines:
-    """The probe's progress as lines: one for what begins, and then one every 15 seconds at most.
+    """A program's progress as lines: one for what begins, and then one every 15 seconds at most.
 
     ``clock`` is in seconds, ``write`` standard error's if left out.
     """
 
     def __init__(
-        self, *, write: Callable[[str], object] | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        program: str = "reprise probe",
+        *,
+        write: Callable[[str], object] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._program = program
         self._write = sys.stderr.write if write is None else write
         self._clock = clock
         self._what: str | None = None
@@ -37,6 +42,11 @@ class Lines:
         """Say that something begins."""
         self._what, self._done = what, 0
         self._say(what)
+
+    def change(self, what: str) -> None:
+        """Say what is being done, where it is another thing than before."""
+        if what != self._what:
+            self.begin(what)
 
     def advance(self, what: str, steps: int, of: int) -> None:
         """So many more steps are done, of so many; what is told of for the first time begins with it."""
@@ -49,7 +59,7 @@ class Lines:
 
     def _say(self, text: str) -> None:
         self._told = self._clock()
-        self._write(f"reprise probe: {text}\n")
+        self._write(f"{self._program}: {text}\n")
 
 
 def show(tables: Iterable[Table], notes: Iterable[str]) -> None:

@@ -33,8 +33,11 @@ class Installation:
 
 
 def gateway(layout: Layout, *, development: bool) -> Installation:
-    """The gateway's environment, from the lock file with hashes; ``development`` adds what the tests need."""
-    runtime, complete = layout.root / "requirements.lock", layout.root / "requirements-dev.lock"
+    """The gateway's environment, from the lock file with hashes; ``development`` adds what the tests need.
+
+    With what `reprise lab` computes and draws with, which the image does without.
+    """
+    runtime, complete = layout.root / "requirements-lab.lock", layout.root / "requirements-dev.lock"
     lock = complete if development else runtime
     python = layout.gateway_environment / "bin" / "python"
     digests = {path: _digest(layout, [path]) for path in (runtime, complete)}

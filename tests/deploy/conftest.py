@@ -17,7 +17,7 @@ from launcher.environments import STAMP, Stamp
 from launcher.layout import Layout
 
 ROOT = Path(__file__).resolve().parents[2]
-FILES = ("pyproject.toml", "requirements.lock", "requirements-dev.lock")
+FILES = ("pyproject.toml", "requirements-lab.lock", "requirements-dev.lock")
 
 
 @dataclass(frozen=True, slots=True)

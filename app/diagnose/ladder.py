@@ -1,0 +1,149 @@
+"""Climbs the ladder on a server: rung by rung, round by round, as long as the budget lasts."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from app.diagnose.discovery import Deployment, Found
+from app.diagnose.rungs import LEAST_ROUNDS, MOST_ROUNDS, Extent, Rung, Step
+from app.diagnose.sample import Sample
+from app.diagnose.wire import Reply, Trouble, Wire
+from app.probe.server import Clock
+
+TROUBLES_ALLOWED: Final = 3
+"""After so many requests of a rung without an answer it is given up."""
+
+_SPENT: Final = "the budget was spent"
+
+_NEIGHBOUR_TOKENS: Final = 16
+"""Of a neighbour of the ``kv`` rung, beside three times those of an answer: it must outlast the one that joins it."""
+
+
+@dataclass(slots=True)
+class Record:
+    """What a rung has brought so far. ``rounds`` are complete ones; ``reason`` says why it was cut short."""
+
+    samples: list[Sample] = field(default_factory=list)
+    rounds: int = 0
+    requests: int = 0
+    seconds: float = 0.0
+    reason: str | None = None
+    troubles: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Climb:
+    """How far to go.
+
+    ``tokens`` are those of an answer; ``until`` is the clock's reading at which the last request may begin; ``repeats``
+    are the most rounds of a rung that needs no more.
+    """
+
+    extent: Extent
+    tokens: int
+    until: float
+    repeats: int = MOST_ROUNDS
+
+
+class Ladder:
+    """One climb. `records` may be read at any moment, also after a climb that was cancelled.
+
+    ``wires`` are the server's, then each further replica's. ``watch`` is told of each request that is done.
+    """
+
+    def __init__(
+        self, found: Found, replicas: tuple[Wire, ...], climb: Climb, *, clock: Clock, watch: Callable[[str], None]
+    ) -> None:
+        self._found = found
+        self._wires = (found.wire, *replicas)
+        self._climb = climb
+        self._clock = clock
+        self._watch = watch
+        self.records: dict[Rung, Record] = {}
+        self.postures: dict[int, set[str]] = {}
+        self.left_out: Counter[str] = Counter()
+        """Answers that another replica than the first gave, by its name: they belong to no rung."""
+
+    async def climb(self) -> None:
+        """Climb all rungs, with the rounds that each needs. What goes wrong is in the records; raises nothing else."""
+        for rung in self._climb.extent.rungs:
+            record = self.records[rung] = Record()
+            for _ in range(LEAST_ROUNDS[rung]):
+                if not await self._another(record, rung, self._climb.until):
+                    break
+
+    async def look_closer(self, rungs: Collection[Rung]) -> None:
+        """More rounds of these, in turn, until there is no time for one or each has its most. Raises as `climb`."""
+        open_ = [rung for rung in self.records if rung in rungs and self.records[rung].reason is None]
+        while open_:
+            for rung in tuple(open_):
+                record = self.records[rung]
+                # Time for a whole round, by those before: half a round is worth little.
+                until = self._climb.until - record.seconds / max(1, record.rounds)
+                if (
+                    record.rounds >= max(self._climb.repeats, LEAST_ROUNDS[rung])
+                    or self._clock() > until
+                    or not await self._another(record, rung, self._climb.until)
+                ):
+                    open_.remove(rung)
+
+    async def _another(self, record: Record, rung: Rung, until: float) -> bool:
+        """One more round; False when the rung has to be given up."""
+        started = self._clock()
+        if started > until:
+            record.reason = _SPENT
+            return False
+        try:
+            whole = await self._round(record, rung, record.rounds)
+        finally:
+            record.seconds += self._clock() - started
+        record.rounds += whole
+        return whole
+
+    async def _round(self, record: Record, rung: Rung, number: int) -> bool:
+        """One round; False when the rung has to be given up."""
+        found = self._found
+        for step in self._climb.extent.round(rung, number, found.material, found.salts):
+            if self._clock() > self._climb.until:
+                record.reason = _SPENT
+                return False
+            try:
+                reply = await self._ask(step)
+            except Trouble as exc:
+                record.troubles.append(exc.reason)
+                if len(record.troubles) >= TROUBLES_ALLOWED:
+                    record.reason = exc.reason
+                    return False
+            else:
+                self._take(record, step, reply)
+            record.requests += 1
+            self._watch(rung.value)
+        if rung is Rung.CACHE and _uncached(record.samples):
+            record.reason = "nothing came from a prefix cache: it is off, or these prompts are too short for it"
+            return False
+        return True
+
+    async def _ask(self, step: Step) -> Reply:
+        wire, tokens = self._wires[step.setting.replica], self._climb.tokens
+        if not step.neighbours:
+            return await wire.complete(step.prompts, tokens, step.salt, seeded=step.setting.seeded)
+        async with wire.running(step.neighbours, 3 * tokens + _NEIGHBOUR_TOKENS, f"{step.salt}-beside"):
+            return await wire.complete(step.prompts, tokens, step.salt, isolated=False)
+
+    def _take(self, record: Record, step: Step, reply: Reply) -> None:
+        replica = step.setting.replica
+        if reply.posture is not None:
+            self.postures.setdefault(replica, set()).add(reply.posture)
+        main: Deployment = self._found.deployment
+        if replica == 0 and (reply.replica, reply.posture) != (main.replica, main.posture):
+            self.left_out[reply.replica or "another posture"] += 1
+            return
+        for position, choice in zip(step.probes, reply.choices, strict=False):
+            record.samples.append(Sample(position, step.setting, choice, reply.peak, reply.cached))
+
+
+def _uncached(samples: Iterable[Sample]) -> bool:
+    """Whether the server says of every prompt that a cache could hold that none of it came from there."""
+    warm = [sample.cached for sample in samples if sample.setting.warm]
+    return bool(warm) and not any(cached != 0 for cached in warm)

@@ -1,0 +1,341 @@
+"""From the answers of the ladder to a finding per suspect. Pure.
+
+A suspect is blamed only when its condition parts the answers more than repeats within a condition differ
+(`app.diagnose.attribution`). What was not tried is untested, with the reason; what was tried too seldom is undecided.
+Answers that part from their own repeats where the choice was clear are a fault's, and belong to no layer.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from app.determinism.divergence import Closeness
+from app.diagnose.attribution import Attribution, Stratum, attribute
+from app.diagnose.findings import Count, Finding, State, Suspect
+from app.diagnose.forks import CHANCE, Forks, clear_fork, gather, medoid, nearest
+from app.diagnose.ladder import Record
+from app.diagnose.rungs import Rung
+from app.diagnose.sample import Sample, Setting, largest_delta, prefix_distance, same_bits, same_tokens
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the ladder brought, and what is known of the server.
+
+    ``postures`` holds the digests that each replica answered with. ``exact`` says that lengths of prompts are known.
+    """
+
+    records: Mapping[Rung, Record]
+    postures: Mapping[int, frozenset[str]]
+    exact: bool
+    logprobs: bool
+    sampled: bool
+    replicas: int
+    missing: Mapping[Rung, str]
+    """Why a rung was left out, for those that were."""
+
+    def of(self, rung: Rung) -> list[Sample]:
+        """The answers of a rung."""
+        return self.records[rung].samples if rung in self.records else []
+
+    def gap(self, rung: Rung) -> str:
+        """Why a rung has too few answers."""
+        record = self.records.get(rung)
+        if record is None:
+            return self.missing.get(rung, "it was not tried")
+        return record.reason or (record.troubles[-1] if record.troubles else "it brought no answers to compare")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A finding per suspect, in the order of the layers, and the forks of the run."""
+
+    findings: tuple[Finding, ...]
+    forks: Forks
+
+    def of(self, suspect: Suspect) -> Finding | None:
+        """The finding on a suspect; None where it does not apply."""
+        return next((finding for finding in self.findings if finding.suspect is suspect), None)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether tokens changed anywhere."""
+        return any(finding.state is State.PRESENT for finding in self.findings)
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """The verdict on every suspect."""
+    # An answer that its own repeats contradict is found without knowing anything of the layers.
+    odd = _odd(evidence)
+    content = _content(_Clean(evidence, frozenset(map(id, odd))))
+    fault, faulty = _fault(evidence, content)
+    clean = _Clean(evidence, frozenset(map(id, (*odd, *faulty))))
+    forks = gather(group for rung in _MARGINS for group in _groups(evidence.of(rung), _prompt).values())
+    replica = _replica(clean)
+    findings = [
+        content,
+        _shape(clean, content),
+        _cache(clean),
+        _kv(clean),
+        _run_to_run(clean),
+        *replica,
+        _ties(evidence, forks, others=[content, fault, *replica]),
+        *_sampler(clean),
+        fault,
+    ]
+    return Verdict(tuple(findings), forks)
+
+
+_MARGINS: Final = (Rung.ALONE, Rung.BATCH, Rung.CACHE, Rung.KV)
+
+
+@dataclass(frozen=True, slots=True)
+class _Clean:
+    """The evidence without the answers of a fault."""
+
+    evidence: Evidence
+    faulty: frozenset[int]
+
+    def of(self, rung: Rung) -> list[Sample]:
+        return [sample for sample in self.evidence.of(rung) if id(sample) not in self.faulty]
+
+    @property
+    def alone(self) -> dict[int, list[Sample]]:
+        """The cold answers given alone to each of the probed prompts."""
+        return _groups((*self.of(Rung.ALONE), *filter(_is_alone, self.of(Rung.BATCH))), _prompt)
+
+
+def _content(clean: _Clean) -> Finding:
+    """Other contents in a batch of the same shape."""
+    suspect, batched = Suspect.NEIGHBOUR_CONTENT, _batched(clean.of(Rung.BATCH))
+    if not clean.evidence.exact:
+        reason = "the server tells no token ids, so neighbours of the same length with other content cannot be made"
+        return Finding(suspect, State.UNTESTED, reason)
+    if not batched:
+        return Finding(suspect, State.UNTESTED, clean.evidence.gap(Rung.BATCH))
+    cells = _groups(batched, lambda sample: (sample.prompt, sample.setting.size))
+    pairs = [pair for cell in cells.values() for pair in _against(cell, lambda sample: sample.setting.content)]
+    found = attribute(_strata(cells.values(), lambda sample: sample.setting.content))
+    return _finding(suspect, pairs, found, "other contents in batches of the same shape")
+
+
+def _shape(clean: _Clean, content: Finding) -> Finding:
+    """Batches against the answer given alone. Where contents matter, between batches of several sizes alone."""
+    suspect, batched, alone = Suspect.BATCH_SHAPE, _batched(clean.of(Rung.BATCH)), clean.alone
+    pairs = [(medoid(alone[sample.prompt]), sample) for sample in batched if sample.prompt in alone]
+    if not pairs:
+        return Finding(suspect, State.UNTESTED, clean.evidence.gap(Rung.BATCH))
+    sizes = sorted({sample.setting.size for sample in batched})
+    what = f"in batches of {', '.join(map(str, sizes))} against the answer given alone"
+    if not content.acts:
+        every = [[*alone[prompt], *group] for prompt, group in _groups(batched, _prompt).items() if prompt in alone]
+        return _finding(suspect, pairs, attribute(_strata(every, lambda sample: sample.setting.size)), what)
+    # Contents go with the batch's size, so whole contents are exchanged between sizes, not answers; and more neighbours
+    # have more to say, so only what comes before an answer took another token is compared.
+    strata = []
+    for group in _groups(batched, _prompt).values():
+        units: dict[Hashable, list[list[Sample]]] = {}
+        for (size, _), cell in _groups(group, lambda sample: (sample.setting.size, sample.setting.content)).items():
+            units.setdefault(size, []).append(cell)
+        strata.append(Stratum.of(units))
+    return _finding(suspect, pairs, attribute(strata, apart=prefix_distance), what, "not beyond what its contents do")
+
+
+def _cache(clean: _Clean) -> Finding:
+    """With a prefix cache that holds the prompt, against one that does not."""
+    suspect, what = Suspect.PREFIX_CACHE, "answered from the prefix cache against computed anew"
+    groups = _groups(clean.of(Rung.CACHE), _prompt)
+    if any(sample.cached and not sample.setting.warm for sample in clean.of(Rung.CACHE)):
+        reason = "prompts with a fresh cache_salt came from the cache all the same: the server does not honour it"
+        return Finding(suspect, State.UNTESTED, reason)
+    used = {prompt: group for prompt, group in groups.items() if any(_hit(sample) for sample in group)}
+    if groups and not used:
+        return Finding(suspect, State.UNTESTED, clean.evidence.gap(Rung.CACHE))
+    kept = [[sample for sample in group if _hit(sample) or not sample.setting.warm] for group in used.values()]
+    pairs = [pair for group in kept for pair in _against(group, lambda sample: sample.setting.warm)]
+    if not pairs:
+        return Finding(suspect, State.UNTESTED, clean.evidence.gap(Rung.CACHE))
+    found = _finding(suspect, pairs, attribute(_strata(kept, lambda sample: sample.setting.warm)), what)
+    if found.state is State.NOT_SEEN and any(sample.cached is None for group in kept for sample in group):
+        told = "whether the cache was hit the server does not tell (vLLM does with --enable-prompt-tokens-details)"
+        return replace(found, state=State.UNDECIDED, reason=f"{found.reason}; {told}")
+    return found
+
+
+def _kv(clean: _Clean) -> Finding:
+    """Beside neighbours whose KV is long, against as many whose KV is short."""
+    suspect, groups = Suspect.KV_LENGTH, _groups(clean.of(Rung.KV), _prompt)
+    pairs = [pair for group in groups.values() for pair in _against(group, lambda sample: sample.setting.kv)]
+    if not pairs:
+        return Finding(suspect, State.UNTESTED, clean.evidence.gap(Rung.KV))
+    found = attribute(_strata(groups.values(), lambda sample: sample.setting.kv))
+    return _finding(suspect, pairs, found, "beside neighbours with a long KV against as many with a short one")
+
+
+def _run_to_run(clean: _Clean) -> Finding:
+    """Repeats alone with a cold cache. Nothing changes, so a difference needs no test."""
+    suspect, what = Suspect.RUN_TO_RUN, "repeats, each alone with a cold cache"
+    pairs = [pair for group in clean.alone.values() for pair in _repeats(group)]
+    if not pairs:
+        return Finding(suspect, State.UNTESTED, clean.evidence.gap(Rung.ALONE))
+    return _finding(suspect, pairs, None, what)
+
+
+def _replica(clean: _Clean) -> list[Finding]:
+    """Another server. With the same posture it is the hardware or the build, with another the configuration."""
+    evidence = clean.evidence
+    if not evidence.replicas:
+        return [Finding(Suspect.REPLICA, State.UNTESTED, "only one replica was named (--replica URL adds another)")]
+    groups = _groups((*clean.of(Rung.ALONE), *clean.of(Rung.REPLICA)), _prompt)
+    pairs = [pair for group in groups.values() for pair in _against(group, lambda sample: sample.setting.replica)]
+    known = [evidence.postures.get(replica) for replica in range(evidence.replicas + 1)]
+    other = None not in known and len({frozenset(each or ()) for each in known}) > 1
+    suspect = Suspect.CONFIGURATION if other else Suspect.REPLICA
+    if not clean.of(Rung.REPLICA) or not pairs:
+        return [Finding(suspect, State.UNTESTED, evidence.gap(Rung.REPLICA))]
+    same = "a posture that it does not tell" if None in known else "the same posture"
+    found = attribute(_strata(groups.values(), lambda sample: sample.setting.replica))
+    return [_finding(suspect, pairs, found, f"answers of another replica, with {'another posture' if other else same}")]
+
+
+def _sampler(clean: _Clean) -> list[Finding]:
+    """Repeats that sample without a seed; where nothing is sampled there is no such suspect."""
+    if not clean.evidence.sampled:
+        return []
+    groups = _groups(clean.of(Rung.SAMPLER), _prompt)
+    pairs = [pair for group in groups.values() for pair in _repeats(group)]
+    if not pairs:
+        return [Finding(Suspect.SAMPLER, State.UNTESTED, clean.evidence.gap(Rung.SAMPLER))]
+    return [_finding(Suspect.SAMPLER, pairs, None, "repeats that sample without a seed, each alone with a cold cache")]
+
+
+def _ties(evidence: Evidence, forks: Forks, others: Sequence[Finding]) -> Finding:
+    """Whether answers part where two tokens were as good as equal.
+
+    ``others`` part answers anywhere, and so at a tie now and then: where one acts, ties must be more than that.
+    """
+    suspect = Suspect.TIES
+    if evidence.sampled:
+        return Finding(suspect, State.UNTESTED, "a sampled token need not be the likeliest, so margins say nothing")
+    if not evidence.logprobs:
+        return Finding(suspect, State.UNTESTED, "the answers hold no logprobs, so no margin is known")
+    if not forks.tokens:
+        return Finding(suspect, State.UNTESTED, evidence.gap(Rung.ALONE))
+    exposed = f"{forks.exposed} of {forks.tokens} tokens had a margin of at most {forks.limit:.2g} nats"
+    if not forks.judged:
+        return Finding(suspect, State.NOT_SEEN, f"no answer forked; {exposed}")
+    count = Count(forks.count(Closeness.TIE), forks.judged)
+    reason = f"forks where the two likeliest tokens were within {forks.limit:.2g} nats; {exposed}"
+    present = count.k > 0 and (forks.by_chance <= CHANCE or not any(other.acts for other in others))
+    return Finding(suspect, State.PRESENT if present else State.NOT_SEEN, reason, count, count)
+
+
+def _odd(evidence: Evidence) -> list[Sample]:
+    """Batched answers that part from the repeats of their own batch where the choice was clear.
+
+    Of those that contradict each other, the one nearest to what the prompt got in other contents is believed; unless
+    neither a repeat nor the other contents bear it out.
+    """
+    odd = []
+    wider = _groups(_batched(evidence.of(Rung.BATCH)), lambda sample: (sample.prompt, sample.setting.size))
+    for group in wider.values():
+        for cell in _groups(group, lambda sample: sample.setting.content).values():
+            if any(clear_fork(one, other) for one in cell for other in cell if one is not other):
+                believed = nearest(cell, group)
+                contradicting = [sample for sample in cell if clear_fork(believed, sample)]
+                alone = len(contradicting) == len(cell) - 1 and clear_fork(medoid(group), believed)
+                odd += [*contradicting, *([believed] if alone else [])]
+    return odd
+
+
+def _fault(evidence: Evidence, content: Finding) -> tuple[Finding, list[Sample]]:
+    """Answers that part from their own repeats where the choice was clear.
+
+    Where contents of a batch matter they do that too, so then only answers given alone are looked at.
+    """
+    every = [sample for rung in Rung for sample in evidence.of(rung)]
+    alone = [sample for sample in every if sample.setting.size == 1 and sample.setting.seeded]
+    groups = [*_groups(alone, lambda sample: (sample.prompt, sample.setting)).values()]
+    if not content.acts:
+        batched = [*_batched(evidence.of(Rung.BATCH)), *evidence.of(Rung.KV)]
+        groups += _groups(batched, lambda sample: (sample.prompt, sample.setting._replace(content=0))).values()
+    pairs = [pair for group in groups for pair in _repeats(group)]
+    faulty = [sample for reference, sample in pairs if clear_fork(reference, sample)]
+    if not evidence.logprobs or evidence.sampled or not pairs:
+        return Finding(Suspect.FAULT, State.UNTESTED, "no margins are known"), []
+    count = Count(len(faulty), len(pairs))
+    reason = "answers that part from their own repeats where the choice was clear, which no rounding explains"
+    return Finding(Suspect.FAULT, State.PRESENT if faulty else State.NOT_SEEN, reason, count, count), faulty
+
+
+def _finding(
+    suspect: Suspect,
+    pairs: Sequence[tuple[Sample, Sample]],
+    found: Attribution | None,
+    what: str,
+    because: str = "but no more than repeats under one condition do",
+) -> Finding:
+    """The finding on pairs of reference and answer."""
+    tokens = Count(sum(not same_tokens(*pair) for pair in pairs), len(pairs))
+    bits = Count(sum(not same_bits(*pair) for pair in pairs), len(pairs))
+    known = [delta for pair in pairs if (delta := largest_delta(*pair)) is not None]
+    state, reason = State.PRESENT if tokens.k else State.LOGPROBS_ONLY, what
+    if not bits.k:
+        state = State.NOT_SEEN
+    elif found is not None and not found.blamed:
+        state = State.NOT_SEEN if found.decided else State.UNDECIDED
+        reason = (
+            f"{what}: they differ, {because if found.decided else 'but too few were compared to tell that from chance'}"
+        )
+    return Finding(suspect, state, reason, tokens, bits, max(known, default=None), found)
+
+
+_TOO_FEW: Final = "but too few were compared to tell that from chance"
+
+
+def _groups(samples: Iterable[Sample], key: Callable[[Sample], K]) -> dict[K, list[Sample]]:
+    groups: dict[K, list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(key(sample), []).append(sample)
+    return groups
+
+
+def _strata(groups: Iterable[Sequence[Sample]], label: Callable[[Sample], Hashable]) -> list[Stratum]:
+    """One stratum per group, in which each answer is a unit."""
+    return [
+        Stratum.of({name: [[sample] for sample in several] for name, several in _groups(group, label).items()})
+        for group in groups
+    ]
+
+
+def _against(group: Sequence[Sample], label: Callable[[Sample], int]) -> list[tuple[Sample, Sample]]:
+    """Every answer of the later conditions, with the reference of the first; none where there is one condition."""
+    conditions = _groups(group, label)
+    first, *rest = sorted(conditions)
+    reference = medoid(conditions[first])
+    return [(reference, sample) for other in rest for sample in conditions[other]]
+
+
+def _repeats(group: Sequence[Sample]) -> list[tuple[Sample, Sample]]:
+    """Every answer but the reference, with the reference."""
+    reference = medoid(group)
+    return [(reference, sample) for sample in group if sample is not reference]
+
+
+def _batched(samples: Iterable[Sample]) -> list[Sample]:
+    return [sample for sample in samples if not _is_alone(sample)]
+
+
+def _is_alone(sample: Sample) -> bool:
+    return sample.setting == Setting()
+
+
+def _prompt(sample: Sample) -> int:
+    return sample.prompt
+
+
+def _hit(sample: Sample) -> bool:
+    """Whether an answer came from the prefix cache, as far as the server tells."""
+    return sample.setting.warm and sample.cached != 0
