@@ -11,7 +11,8 @@ from app.diagnose.cure import Cure
 from app.diagnose.findings import State, Suspect
 from app.diagnose.verdict import Verdict
 
-_BATCHED: Final = (Suspect.NEIGHBOUR_CONTENT, Suspect.BATCH_SHAPE, Suspect.KV_LENGTH)
+PRICED: Final = 8
+"""Repeats without which tokens per second say little: what was under way at the end of a mode's time is not in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ def advise(verdict: Verdict | None, cures: tuple[Cure, ...], *, gateway: bool) -
     quiet = standard is not None and standard.measured and standard.row.diverged == 0
     if quiet and not verdict.diverged:
         return _nothing_needed(standard)
-    if quiet and _acts(verdict, Suspect.PREFIX_CACHE) and not any(_acts(verdict, each) for each in _BATCHED):
+    if quiet and _changed(verdict) == {Suspect.PREFIX_CACHE}:
         return _bypass_the_cache(verdict)
     zero = [cure for cure in cures if cure.mode in DETERMINISTIC_MODES and cure.reached_zero]
     if not zero:
@@ -45,8 +46,11 @@ def advise(verdict: Verdict | None, cures: tuple[Cure, ...], *, gateway: bool) -
 def _mode(cure: Cure, standard: Cure | None) -> Advice:
     mode = cure.mode.value
     said = f"{mode} is the cheapest mode that repeated here: {rate_text(0, cure.row.compared)} diverged under load."
+    if cure.row.compared < PRICED:
+        cost = "There was too little time to say what it costs; a longer --budget gives it more."
+        return Advice((said, cost), mode, {MODE_HEADER: mode}, {"determinism": mode})
     cost = f"It ran {cure.tokens_per_second:.0f} tokens/s, its load's included"
-    if standard is not None and standard.tokens_per_second:
+    if standard is not None and standard.row.compared >= PRICED and standard.tokens_per_second:
         share = cure.tokens_per_second / standard.tokens_per_second
         cost += f", {share:.2f} of the {standard.tokens_per_second:.0f} of standard"
     if cure.row.wait is not None:
@@ -68,17 +72,29 @@ def _bypass_the_cache(verdict: Verdict) -> Advice:
 
 
 def _no_cure(cures: tuple[Cure, ...]) -> Advice:
-    tried = [f"{cure.mode} {rate_text(cure.row.diverged, cure.row.compared)}" for cure in cures if cure.measured]
+    measured = [cure for cure in cures if cure.measured and cure.mode in DETERMINISTIC_MODES]
+    tried = [f"{cure.mode} {rate_text(cure.row.diverged, cure.row.compared)}{_unconfirmed(cure)}" for cure in measured]
     if not tried:
-        return Advice(("No mode was measured, so none is advised.",))
+        return Advice(("No deterministic mode was measured, so none is advised.",))
     return Advice((f"No deterministic mode was seen to repeat here: {'; '.join(tried)}.",))
+
+
+def _unconfirmed(cure: Cure) -> str:
+    return "" if cure.row.confirmed else ", which the server did not confirm"
 
 
 def _without_gateway(verdict: Verdict) -> Advice:
     found = verdict.of(Suspect.RUN_TO_RUN)
-    if not verdict.diverged and found is not None and found.state is not State.UNTESTED:
+    if found is None or found.state is State.UNTESTED:
+        return Advice(("This server offers no modes, and whether it repeats when asked alone was not measured.",))
+    if not verdict.diverged:
         return Advice(("Tokens did not change.",))
-    if found is None or found.state is State.UNTESTED or found.tokens.k:
+    if Suspect.FAULT in _changed(verdict):
+        said = (
+            "Some answers part from their own repeats where the choice was clear: no mode cures that, find the fault."
+        )
+        return Advice((said,))
+    if found.tokens.k:
         return Advice(("This server offers no modes, and does not repeat when asked alone with a cold cache.",))
     said = (
         f"This server offers no modes. Asked alone with a cold cache (a fresh cache_salt) it repeats: "
@@ -88,6 +104,6 @@ def _without_gateway(verdict: Verdict) -> Advice:
     return Advice((said,))
 
 
-def _acts(verdict: Verdict, suspect: Suspect) -> bool:
-    found = verdict.of(suspect)
-    return found is not None and found.state is State.PRESENT
+def _changed(verdict: Verdict) -> set[Suspect]:
+    """Under whose conditions tokens changed, blamed or not; ties are no condition."""
+    return {finding.suspect for finding in verdict.findings if finding.tokens.k} - {Suspect.TIES}

@@ -36,18 +36,18 @@ def run(arguments: argparse.Namespace) -> int:
         if report is None:
             sys.stderr.write("reprise diagnose: interrupted before the ladder began\n")
             return EXIT_INTERRUPTED
-        if arguments.html is not None:
-            _write_page(Path(arguments.html), to_page(report))
     except NotMeasurable as exc:
         sys.stderr.write(f"reprise diagnose: {exc}\n")
         return EXIT_NOT_MEASURED
-    exit_code = report.exit_code(arguments.fail_on)
+    # A page that cannot be written does not cost the findings.
+    lost = None if arguments.html is None else _write_page(Path(arguments.html), to_page(report))
+    exit_code = report.exit_code(arguments.fail_on) if lost is None else EXIT_NOT_MEASURED
     if arguments.json:
         sys.stdout.write(json.dumps(to_document(report, exit_code), indent=2) + "\n")
     else:
         show(tables(report), sentences(report))
     if arguments.html is not None:
-        sys.stderr.write(f"reprise diagnose: the page is {arguments.html}\n")
+        sys.stderr.write(f"reprise diagnose: {lost or f'the page is {arguments.html}'}\n")
     return exit_code
 
 
@@ -87,11 +87,13 @@ def _check_page(path: Path) -> None:
         raise NotMeasurable(f"--html: cannot write {path}: {'it is a folder' if path.is_dir() else 'no such folder'}")
 
 
-def _write_page(path: Path, page: str) -> None:
+def _write_page(path: Path, page: str) -> str | None:
+    """Why it could not be written; None when it was."""
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as exc:
-        raise NotMeasurable(f"--html: cannot write {path}: {exc.strerror or exc}") from exc
+        return f"--html: cannot write {path}: {exc.strerror or exc}"
+    return None
 
 
 @contextmanager

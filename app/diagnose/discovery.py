@@ -114,12 +114,13 @@ class _Search:
     async def run(self, investigation: Investigation, context: int | None) -> Found:
         """Raises Trouble when there is no answer, NotMeasurable when the context is too short."""
         # Whatever the server prepares at its first requests is not to be timed.
-        first = await self._learn(investigation.prompts[0], 1)
+        await self._learn(investigation.prompts[0], 1)
         candidates = [await self._candidate(text, context) for text in investigation.prompts]
-        if first.choices[0].logprobs is None and self._wire.asking.logprobs:
+        last = candidates[-1].reply
+        if last.choices[0].logprobs is None and self._wire.asking.logprobs:
             self._unsaid.append("its answers hold no logprobs, so only whole tokens are compared")
         chosen = sorted(candidates, key=lambda candidate: -candidate.close)[:PROMPTS_USED]
-        paragraph = (await self._wire.complete([PARAGRAPH], 1, self._salts.fresh())).prompt_ids[0]
+        paragraph = (await self._complete(PARAGRAPH, 1)).prompt_ids[0]
         known = [candidate.ids for candidate in chosen if candidate.ids is not None]
         exact = len(known) == len(chosen) and bool(paragraph)
         if not exact:
@@ -129,7 +130,7 @@ class _Search:
         # Its first token may be one that begins a text, and has no place within one.
         vocabulary = paragraph[1:] if exact and paragraph else PARAGRAPH.split()
         material = Material.of(probes, vocabulary, lengths)
-        last = candidates[-1].reply
+        shared = any((candidate.reply.peak or 1) > 1 for candidate in candidates)
         deployment = Deployment(
             url=investigation.url,
             model=self._wire.asking.model,
@@ -137,7 +138,7 @@ class _Search:
             context=context,
             token_seconds=median(candidate.reply.seconds / candidate.tokens for candidate in candidates),
             gateway=last.mode is not None,
-            alone_proven=last.mode is not None and self._wire.asking.isolated,
+            alone_proven=last.mode is not None and self._wire.asking.isolated and not shared,
             logprobs=last.choices[0].logprobs is not None,
             exact=exact,
             unsaid=tuple(self._unsaid),
@@ -153,22 +154,30 @@ class _Search:
             raise NotMeasurable(
                 f"the model's context of {context} tokens is too short: a prompt alone has {len(ids or ())}"
             )
-        reply = await self._wire.complete([text if ids is None else ids], tokens, self._salts.fresh())
-        return _Candidate(text, ids, tokens, reply)
+        return _Candidate(text, ids, tokens, await self._complete(text if ids is None else ids, tokens))
 
     async def _learn(self, text: str, tokens: int) -> Reply:
         """The beginning of an answer to a prompt, for the ids of the prompt."""
+        while self._chat:
+            try:
+                return await self._wire.chat(text, tokens, self._salts.fresh())
+            except Trouble as exc:
+                if not self._asks_for_less(exc):
+                    if exc.status not in _WITHOUT_CHAT and "chat template" not in exc.reason:
+                        raise
+                    self._chat = False
+        return await self._complete(text, tokens)
+
+    async def _complete(self, prompt: Prompt, tokens: int) -> Reply:
         while True:
             try:
-                if self._chat:
-                    return await self._wire.chat(text, tokens, self._salts.fresh())
-                return await self._wire.complete([text], tokens, self._salts.fresh())
+                return await self._wire.complete([prompt], tokens, self._salts.fresh())
             except Trouble as exc:
-                if not self._gives_up_something(exc):
+                if not self._asks_for_less(exc):
                     raise
 
-    def _gives_up_something(self, trouble: Trouble) -> bool:
-        """Ask for less after a refusal; False when there is nothing left to do without."""
+    def _asks_for_less(self, trouble: Trouble) -> bool:
+        """Do without what was refused; False when that is nothing one could do without."""
         asking = self._wire.asking
         if trouble.code == DeterminismUnavailable.code and asking.isolated:
             self._unsaid.append(f"the gateway does not run requests alone here: {trouble.reason}")
@@ -176,8 +185,6 @@ class _Search:
         elif "logprobs" in trouble.reason and asking.logprobs:
             self._unsaid.append(f"it gives no logprobs, so only whole tokens are compared: {trouble.reason}")
             self._wire.asking = replace(asking, logprobs=False)
-        elif self._chat and (trouble.status in _WITHOUT_CHAT or "chat template" in trouble.reason):
-            self._chat = False
         else:
             return False
         return True
@@ -188,7 +195,7 @@ async def _context_of(client: httpx.AsyncClient, url: str, model: str) -> int | 
     try:
         response = await client.get("/v1/models")
         listed = orjson.loads(response.content)["data"] if response.status_code == _OK else []
-        models = {entry["id"]: entry for entry in listed}
+        models = {str(entry["id"]): entry for entry in listed}
     except (httpx.HTTPError, orjson.JSONDecodeError, KeyError, TypeError):
         return None
     # A gateway takes a mode behind the name.

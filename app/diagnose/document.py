@@ -88,9 +88,10 @@ def _count(count: Count) -> dict[str, Any]:
 def _rung(report: Report, rung: Rung) -> dict[str, Any]:
     record = report.evidence.records.get(rung)
     if record is None:
-        return {"rounds": 0, "requests": 0, "seconds": 0.0, "reason": report.evidence.missing.get(rung)}
+        return {"rounds": 0, "tokens": None, "requests": 0, "seconds": 0.0, "reason": report.evidence.missing.get(rung)}
     return {
         "rounds": record.rounds,
+        "tokens": record.tokens,
         "requests": record.requests,
         "seconds": record.seconds,
         "reason": record.reason,

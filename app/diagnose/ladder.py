@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.diagnose.discovery import Deployment, Found
-from app.diagnose.rungs import LEAST_ROUNDS, MOST_ROUNDS, Extent, Rung, Step
+from app.diagnose.rungs import LEAST_ROUNDS, MOST_ROUNDS, Extent, Rung, Step, neighbour_tokens
 from app.diagnose.sample import Sample
 from app.diagnose.wire import Reply, Trouble, Wire
 from app.probe.server import Clock
@@ -14,16 +14,23 @@ from app.probe.server import Clock
 TROUBLES_ALLOWED: Final = 3
 """After so many requests of a rung without an answer it is given up."""
 
-_SPENT: Final = "the budget was spent"
+_BY_ITSELF: Final = frozenset({Rung.CACHE, Rung.KV})
+_TOKENS_WHEN_LATE: Final = 6
+"""Of an answer in a rung that came late; logprobs tell much in few."""
 
-_NEIGHBOUR_TOKENS: Final = 16
-"""Of a neighbour of the ``kv`` rung, beside three times those of an answer: it must outlast the one that joins it."""
+_CAUTION: Final = 0.9
+
+_SPENT: Final = "the budget was spent"
 
 
 @dataclass(slots=True)
 class Record:
-    """What a rung has brought so far. ``rounds`` are complete ones; ``reason`` says why it was cut short."""
+    """What a rung has brought so far.
 
+    ``tokens`` are those of an answer, ``rounds`` complete ones; ``reason`` says why it was cut short.
+    """
+
+    tokens: int = 0
     samples: list[Sample] = field(default_factory=list)
     rounds: int = 0
     requests: int = 0
@@ -60,6 +67,7 @@ class Ladder:
         self._climb = climb
         self._clock = clock
         self._watch = watch
+        self._weight = 0.0
         self.records: dict[Rung, Record] = {}
         self.postures: dict[int, set[str]] = {}
         self.left_out: Counter[str] = Counter()
@@ -68,9 +76,9 @@ class Ladder:
     async def climb(self) -> None:
         """Climb all rungs, with the rounds that each needs. What goes wrong is in the records; raises nothing else."""
         for rung in self._climb.extent.rungs:
-            record = self.records[rung] = Record()
+            record = self.records[rung] = Record(self._tokens(rung))
             for _ in range(LEAST_ROUNDS[rung]):
-                if not await self._another(record, rung, self._climb.until):
+                if not await self._another(record, rung):
                     break
 
     async def look_closer(self, rungs: Collection[Rung]) -> None:
@@ -84,16 +92,13 @@ class Ladder:
                 if (
                     record.rounds >= max(self._climb.repeats, LEAST_ROUNDS[rung])
                     or self._clock() > until
-                    or not await self._another(record, rung, self._climb.until)
+                    or not await self._another(record, rung)
                 ):
                     open_.remove(rung)
 
-    async def _another(self, record: Record, rung: Rung, until: float) -> bool:
+    async def _another(self, record: Record, rung: Rung) -> bool:
         """One more round; False when the rung has to be given up."""
         started = self._clock()
-        if started > until:
-            record.reason = _SPENT
-            return False
         try:
             whole = await self._round(record, rung, record.rounds)
         finally:
@@ -108,8 +113,9 @@ class Ladder:
             if self._clock() > self._climb.until:
                 record.reason = _SPENT
                 return False
+            record.requests += 1
             try:
-                reply = await self._ask(step)
+                reply = await self._ask(step, record.tokens)
             except Trouble as exc:
                 record.troubles.append(exc.reason)
                 if len(record.troubles) >= TROUBLES_ALLOWED:
@@ -117,18 +123,32 @@ class Ladder:
                     return False
             else:
                 self._take(record, step, reply)
-            record.requests += 1
+            self._weight += step.weight * record.tokens
             self._watch(rung.value)
         if rung is Rung.CACHE and _uncached(record.samples):
             record.reason = "nothing came from a prefix cache: it is off, or these prompts are too short for it"
             return False
         return True
 
-    async def _ask(self, step: Step) -> Reply:
-        wire, tokens = self._wires[step.setting.replica], self._climb.tokens
+    def _tokens(self, rung: Rung) -> int:
+        """Tokens of a rung's answers: fewer than planned where the rungs so far took longer than planned.
+
+        Only where a rung's answers are compared with each other alone: the others must be as long as those given alone.
+        """
+        climb = self._climb
+        spent = sum(record.seconds for record in self.records.values())
+        if rung not in _BY_ITSELF or not self._weight or not spent:
+            return climb.tokens
+        ahead = climb.extent.rungs[climb.extent.rungs.index(rung) :]
+        weight = climb.extent.weight(self._found.material, ahead)
+        affordable = _CAUTION * (climb.until - self._clock()) / (weight * spent / self._weight)
+        return max(min(_TOKENS_WHEN_LATE, climb.tokens), min(climb.tokens, int(affordable)))
+
+    async def _ask(self, step: Step, tokens: int) -> Reply:
+        wire = self._wires[step.setting.replica]
         if not step.neighbours:
             return await wire.complete(step.prompts, tokens, step.salt, seeded=step.setting.seeded)
-        async with wire.running(step.neighbours, 3 * tokens + _NEIGHBOUR_TOKENS, f"{step.salt}-beside"):
+        async with wire.running(step.neighbours, neighbour_tokens(tokens), f"{step.salt}-beside"):
             return await wire.complete(step.prompts, tokens, step.salt, isolated=False)
 
     def _take(self, record: Record, step: Step, reply: Reply) -> None:

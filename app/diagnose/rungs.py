@@ -12,7 +12,7 @@
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -52,9 +52,9 @@ MOST_ROUNDS: Final = 10
 LEAST_LONGS: Final = 2
 """Long prompts without which the ``kv`` rung has none whose KV is split."""
 
-_JOINING: Final = 2.5
-_LONG_PREFILL: Final = 1.25
-_PER_NEIGHBOUR: Final = 1 / 16
+_JOINING: Final = 3.0
+_LONG_PREFILL: Final = 1.5
+_PER_NEIGHBOUR: Final = 1 / 12
 _BEYOND: Final = 16
 
 
@@ -104,12 +104,12 @@ class Extent:
                     for step in _alone(rung, material, salts, Setting(replica=replica))
                 )
 
-    def weight(self, material: Material) -> float:
-        """Of the least rounds of all rungs."""
+    def weight(self, material: Material, rungs: Iterable[Rung] | None = None) -> float:
+        """Of the least rounds of some rungs, or of all."""
         salts = Salts("")
         return sum(
             step.weight
-            for rung in self.rungs
+            for rung in (self.rungs if rungs is None else rungs)
             for number in range(LEAST_ROUNDS[rung])
             for step in self.round(rung, number, material, salts)
         )

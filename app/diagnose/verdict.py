@@ -6,6 +6,7 @@ Answers that part from their own repeats where the choice was clear are a fault'
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
@@ -15,7 +16,7 @@ from app.diagnose.findings import Count, Finding, State, Suspect
 from app.diagnose.forks import CHANCE, Forks, clear_fork, gather, medoid, nearest
 from app.diagnose.ladder import Record
 from app.diagnose.rungs import Rung
-from app.diagnose.sample import Sample, Setting, largest_delta, prefix_distance, same_bits, same_tokens
+from app.diagnose.sample import Sample, Setting, fork_of, largest_delta, prefix_distance, same_bits, same_tokens
 
 K = TypeVar("K", bound=Hashable)
 
@@ -62,7 +63,7 @@ class Verdict:
     @property
     def diverged(self) -> bool:
         """Whether tokens changed anywhere."""
-        return any(finding.state is State.PRESENT for finding in self.findings)
+        return any(finding.tokens.k for finding in self.findings)
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -72,7 +73,9 @@ def judge(evidence: Evidence) -> Verdict:
     content = _content(_Clean(evidence, frozenset(map(id, odd))))
     fault, faulty = _fault(evidence, content)
     clean = _Clean(evidence, frozenset(map(id, (*odd, *faulty))))
-    forks = gather(group for rung in _MARGINS for group in _groups(evidence.of(rung), _prompt).values())
+    forks = gather(
+        group for rungs in _COMPARED for group in _groups(_of_one_posture(evidence, rungs), _prompt).values()
+    )
     replica = _replica(clean)
     findings = [
         content,
@@ -88,7 +91,8 @@ def judge(evidence: Evidence) -> Verdict:
     return Verdict(tuple(findings), forks)
 
 
-_MARGINS: Final = (Rung.ALONE, Rung.BATCH, Rung.CACHE, Rung.KV)
+_COMPARED: Final = ((Rung.ALONE, Rung.REPLICA), (Rung.BATCH,), (Rung.CACHE,), (Rung.KV,))
+"""Rungs whose answers to one prompt should be equal, and so tell of forks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +117,10 @@ def _content(clean: _Clean) -> Finding:
     if not clean.evidence.exact:
         reason = "the server tells no token ids, so neighbours of the same length with other content cannot be made"
         return Finding(suspect, State.UNTESTED, reason)
-    if not batched:
-        return Finding(suspect, State.UNTESTED, clean.evidence.gap(Rung.BATCH))
     cells = _groups(batched, lambda sample: (sample.prompt, sample.setting.size))
     pairs = [pair for cell in cells.values() for pair in _against(cell, lambda sample: sample.setting.content)]
+    if not pairs:
+        return Finding(suspect, State.UNTESTED, clean.evidence.gap(Rung.BATCH))
     found = attribute(_strata(cells.values(), lambda sample: sample.setting.content))
     return _finding(suspect, pairs, found, "other contents in batches of the same shape")
 
@@ -151,8 +155,9 @@ def _cache(clean: _Clean) -> Finding:
         reason = "prompts with a fresh cache_salt came from the cache all the same: the server does not honour it"
         return Finding(suspect, State.UNTESTED, reason)
     used = {prompt: group for prompt, group in groups.items() if any(_hit(sample) for sample in group)}
-    if groups and not used:
-        return Finding(suspect, State.UNTESTED, clean.evidence.gap(Rung.CACHE))
+    if not used and any(sample.setting.warm for group in groups.values() for sample in group):
+        reason = "nothing came from a prefix cache: it is off, or these prompts are too short for it"
+        return Finding(suspect, State.UNTESTED, reason)
     kept = [[sample for sample in group if _hit(sample) or not sample.setting.warm] for group in used.values()]
     pairs = [pair for group in kept for pair in _against(group, lambda sample: sample.setting.warm)]
     if not pairs:
@@ -184,20 +189,42 @@ def _run_to_run(clean: _Clean) -> Finding:
 
 
 def _replica(clean: _Clean) -> list[Finding]:
-    """Another server. With the same posture it is the hardware or the build, with another the configuration."""
-    evidence = clean.evidence
-    if not evidence.replicas:
+    """Other servers. With the same posture it is the hardware or the build, with another the configuration."""
+    postures, count = clean.evidence.postures, clean.evidence.replicas
+    if not count:
         return [Finding(Suspect.REPLICA, State.UNTESTED, "only one replica was named (--replica URL adds another)")]
-    groups = _groups((*clean.of(Rung.ALONE), *clean.of(Rung.REPLICA)), _prompt)
+    strange = _strange(clean.evidence)
+    alike = {*range(1, count + 1)} - strange
+    told = {0, *alike} <= postures.keys()
+    findings = []
+    if alike:
+        posture = "the same posture" if told else "a posture that it does not tell"
+        findings.append(_others(clean, Suspect.REPLICA, alike, posture))
+    if strange:
+        findings.append(_others(clean, Suspect.CONFIGURATION, strange, "another posture"))
+    return findings
+
+
+def _strange(evidence: Evidence) -> set[int]:
+    """The replicas whose posture is known not to be the first's."""
+    own = evidence.postures.get(0)
+    return {each for each, posture in evidence.postures.items() if own is not None and posture != own}
+
+
+def _of_one_posture(evidence: Evidence, rungs: Sequence[Rung]) -> list[Sample]:
+    strange = _strange(evidence)
+    return [sample for rung in rungs for sample in evidence.of(rung) if sample.setting.replica not in strange]
+
+
+def _others(clean: _Clean, suspect: Suspect, replicas: AbstractSet[int], posture: str) -> Finding:
+    """Some of the other servers, against the first."""
+    answers = [sample for sample in clean.of(Rung.REPLICA) if sample.setting.replica in replicas]
+    groups = _groups((*clean.of(Rung.ALONE), *answers), _prompt)
     pairs = [pair for group in groups.values() for pair in _against(group, lambda sample: sample.setting.replica)]
-    known = [evidence.postures.get(replica) for replica in range(evidence.replicas + 1)]
-    other = None not in known and len({frozenset(each or ()) for each in known}) > 1
-    suspect = Suspect.CONFIGURATION if other else Suspect.REPLICA
-    if not clean.of(Rung.REPLICA) or not pairs:
-        return [Finding(suspect, State.UNTESTED, evidence.gap(Rung.REPLICA))]
-    same = "a posture that it does not tell" if None in known else "the same posture"
+    if not answers or not pairs:
+        return Finding(suspect, State.UNTESTED, clean.evidence.gap(Rung.REPLICA))
     found = attribute(_strata(groups.values(), lambda sample: sample.setting.replica))
-    return [_finding(suspect, pairs, found, f"answers of another replica, with {'another posture' if other else same}")]
+    return _finding(suspect, pairs, found, f"answers of another replica, with {posture}")
 
 
 def _sampler(clean: _Clean) -> list[Finding]:
@@ -216,16 +243,14 @@ def _ties(evidence: Evidence, forks: Forks, others: Sequence[Finding]) -> Findin
 
     ``others`` part answers anywhere, and so at a tie now and then: where one acts, ties must be more than that.
     """
-    suspect = Suspect.TIES
-    if evidence.sampled:
-        return Finding(suspect, State.UNTESTED, "a sampled token need not be the likeliest, so margins say nothing")
-    if not evidence.logprobs:
-        return Finding(suspect, State.UNTESTED, "the answers hold no logprobs, so no margin is known")
-    if not forks.tokens:
-        return Finding(suspect, State.UNTESTED, evidence.gap(Rung.ALONE))
+    suspect, nothing = Suspect.TIES, _without_margins(evidence)
+    if nothing is not None or not forks.tokens:
+        return Finding(suspect, State.UNTESTED, nothing or evidence.gap(Rung.ALONE))
     exposed = f"{forks.exposed} of {forks.tokens} tokens had a margin of at most {forks.limit:.2g} nats"
+    if not forks.forks:
+        return Finding(suspect, State.NOT_SEEN, f"no answers of one posture forked; {exposed}")
     if not forks.judged:
-        return Finding(suspect, State.NOT_SEEN, f"no answer forked; {exposed}")
+        return Finding(suspect, State.UNDECIDED, f"no margin is known where answers fork; {exposed}")
     count = Count(forks.count(Closeness.TIE), forks.judged)
     reason = f"forks where the two likeliest tokens were within {forks.limit:.2g} nats; {exposed}"
     present = count.k > 0 and (forks.by_chance <= CHANCE or not any(other.acts for other in others))
@@ -238,7 +263,9 @@ def _odd(evidence: Evidence) -> list[Sample]:
     Of those that contradict each other, the one nearest to what the prompt got in other contents is believed; unless
     neither a repeat nor the other contents bear it out.
     """
-    odd = []
+    odd: list[Sample] = []
+    if evidence.sampled:
+        return odd
     wider = _groups(_batched(evidence.of(Rung.BATCH)), lambda sample: (sample.prompt, sample.setting.size))
     for group in wider.values():
         for cell in _groups(group, lambda sample: sample.setting.content).values():
@@ -263,11 +290,22 @@ def _fault(evidence: Evidence, content: Finding) -> tuple[Finding, list[Sample]]
         groups += _groups(batched, lambda sample: (sample.prompt, sample.setting._replace(content=0))).values()
     pairs = [pair for group in groups for pair in _repeats(group)]
     faulty = [sample for reference, sample in pairs if clear_fork(reference, sample)]
-    if not evidence.logprobs or evidence.sampled or not pairs:
-        return Finding(Suspect.FAULT, State.UNTESTED, "no margins are known"), []
+    nothing = _without_margins(evidence)
+    if nothing is not None or not pairs:
+        return Finding(Suspect.FAULT, State.UNTESTED, nothing or evidence.gap(Rung.ALONE)), []
     count = Count(len(faulty), len(pairs))
+    if not faulty and any(fork.margin is None for pair in pairs if (fork := fork_of(*pair)) is not None):
+        reason = "answers part from their own repeats where no margin is known"
+        return Finding(Suspect.FAULT, State.UNDECIDED, reason, count, count), []
     reason = "answers that part from their own repeats where the choice was clear, which no rounding explains"
     return Finding(Suspect.FAULT, State.PRESENT if faulty else State.NOT_SEEN, reason, count, count), faulty
+
+
+def _without_margins(evidence: Evidence) -> str | None:
+    """Why margins say nothing here; None where they do."""
+    if evidence.sampled:
+        return "a sampled token need not be the likeliest, so margins say nothing"
+    return None if evidence.logprobs else "the answers hold no logprobs, so no margin is known"
 
 
 def _finding(
@@ -286,9 +324,7 @@ def _finding(
         state = State.NOT_SEEN
     elif found is not None and not found.blamed:
         state = State.NOT_SEEN if found.decided else State.UNDECIDED
-        reason = (
-            f"{what}: they differ, {because if found.decided else 'but too few were compared to tell that from chance'}"
-        )
+        reason = f"{what}: they differ, {because if found.decided else _TOO_FEW}"
     return Finding(suspect, state, reason, tokens, bits, max(known, default=None), found)
 
 

@@ -154,6 +154,14 @@ def test_no_prompt_outweighs_another() -> None:
     assert attribute([*fine, wild]).blamed
 
 
+def test_a_unit_weighs_the_same_however_often_it_was_asked() -> None:
+    """Its distance to another is the mean over their answers, so a unit asked five times counts as one."""
+    answers = [(turn % 2, sample(shaken(plain(), turn))) for turn in range(6)]
+    often = Stratum(tuple((each,) * (1 + turn % 5) for turn, (_, each) in enumerate(answers)), stratum(answers).labels)
+
+    assert attribute([often]).p == attribute([stratum(answers)]).p < 1.0
+
+
 def test_units_of_several_answers_change_places_whole() -> None:
     """A unit's answers belong together: four units can be dealt in three ways, however many answers they hold."""
     pairs: dict[Hashable, list[list[Sample]]] = {

@@ -81,6 +81,7 @@ def test_bars_stand_where_the_values_are_and_are_as_high_as_their_counts(counts:
                 assert mark.number("y") == pytest.approx(y(stop), abs=CLOSE)
                 assert mark.number("height") == pytest.approx(y(start) - y(stop), abs=CLOSE)
                 assert x(place) <= mark.number("x") < mark.number("x") + mark.number("width") <= x(place + 1)
+    assert all(label.number("x") < x(0) for label in svg.one("g", "upright").every("text", "tick"))
     assert inside(svg)
 
 

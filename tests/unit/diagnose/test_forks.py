@@ -150,6 +150,13 @@ def test_exposed_tokens_are_those_of_the_references() -> None:
     assert (gathered.exposed, gathered.tokens) == (2, 2 * LENGTH - 1)
 
 
+def test_a_margin_at_the_limit_is_exposed() -> None:
+    """As a fork there would be a tie."""
+    edge = plain()._replace(margins=array("d", [TIE_NATS] * 3 + [CLEAR] * (LENGTH - 3)))
+
+    assert gather([[sample(edge)]]).exposed == 3
+
+
 def test_without_margins_nothing_is_exposed() -> None:
     """Tokens alone: forks are seen, and none can be judged."""
     gathered = gather([[sample(silent(plain())), sample(silent(plain())), sample(silent(parted(plain())))]])

@@ -186,7 +186,7 @@ def hostile(text: str) -> Report:
         DEPLOYMENT, model=text, prompts=(text, *PROMPTS[1:]), unsaid=(text,), posture=text, alone_proven=False
     )
     answers = [
-        Sample(0, setting, choice(ids, [0.1, 0.1, 0.1], [-0.5, -0.5, -0.5], ["a", f"{ids[1]}{text}", text]))
+        Sample(0, setting, choice(ids, [0.1, 0.1, 0.1], [-0.5, -0.5, -0.5], [f"a{text}", f"{ids[1]}{text}", text]))
         for setting, ids in ((Setting(), [0, 1, 2]), (Setting(), [0, 1, 2]), (Setting(size=2), [0, 3, 2]))
     ]
     made = report(

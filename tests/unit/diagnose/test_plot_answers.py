@@ -107,7 +107,7 @@ def test_a_cell_counts_other_tokens_and_the_largest_difference() -> None:
 def test_a_darker_cell_has_the_larger_difference() -> None:
     """The map's colours follow its figures."""
     alone = [sample(ANSWER) for _ in range(2)]
-    batched = [leaving(8, 0, size, -0.5 - 0.05 * size) for size in (2, 4, 8)]
+    batched = [leaving(8, 0, size, -0.5 - moved) for size in (2, 4, 8) for moved in (0.05 * size, 0.01)]
     dark = [
         mark.number("fill-opacity")
         for mark in svg_of(batch_map(report({Rung.ALONE: alone, Rung.BATCH: batched}))).every("rect", "mark")

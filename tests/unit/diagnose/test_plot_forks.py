@@ -1,5 +1,7 @@
 """The two plots of forks: what they count, and where."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.diagnose.investigation import Investigation
@@ -48,6 +50,12 @@ def test_a_fork_is_counted_at_its_token() -> None:
 
     assert heights == pytest.approx({2: y(0) - y(2), 5: y(0) - y(1)}, abs=0.02)
     assert plot.rows == (("token 2", "1", "0", "1", "0"), ("token 5", "1", "0", "0", "0"))
+
+
+def test_a_fork_beyond_the_planned_answer_is_drawn_too() -> None:
+    """A server may answer with more tokens than it was asked for."""
+    plot = positions(replace(made := forked((5, 0.1)), course=replace(made.course, tokens=5)))
+    assert [row[0] for row in plot.rows] == ["token 5"]
 
 
 def test_long_answers_share_bars_among_tokens() -> None:

@@ -9,6 +9,7 @@ from app.determinism.output import Choice
 from app.diagnose.sample import (
     DISTANCE_POWER,
     Fork,
+    Setting,
     deltas_of,
     distance,
     fork_of,
@@ -140,6 +141,19 @@ def test_an_unknown_logprob_is_left_out() -> None:
 
     assert deltas_of(sample(FOUR), sample(holed)) == [0.0, 0.0, 0.25]
     assert apart(FOUR, holed) == pytest.approx(0.25**DISTANCE_POWER / 3)
+
+
+def test_logprobs_that_are_all_unknown_make_no_distance() -> None:
+    """The same tokens, and no figure to compare."""
+    blind = told([1, 2], logprobs=[math.nan] * 2, margins=[2.0] * 2)
+
+    assert apart(blind, blind) == 0.0
+    assert largest_delta(sample(blind), sample(blind)) is None
+
+
+def test_a_setting_is_alone_and_cold_unless_said() -> None:
+    """On the first server, with nobody beside, and nothing left to chance."""
+    assert Setting() == Setting(size=1, content=0, kv=0, warm=False, replica=0, seeded=True)
 
 
 def test_token_ids_decide_over_their_texts() -> None:
