@@ -90,7 +90,7 @@ def gather(groups: Iterable[Sequence[Sample]]) -> Forks:
     deltas: list[float] = []
     margins: list[float] = []
     for group in groups:
-        if not group:
+        if len(group) < 2:  # noqa: PLR2004 - one answer is compared with nothing
             continue
         reference = medoid(group)
         margins.extend(margin for margin in reference.choice.margins or () if not math.isnan(margin))

@@ -13,7 +13,7 @@ from app.determinism.mode import DETERMINISTIC_MODES, Mode
 from app.diagnose.advice import advise
 from app.diagnose.diagnosis import Diagnosis
 from app.diagnose.findings import Finding, State, Suspect
-from app.diagnose.investigation import Investigation
+from app.diagnose.investigation import CANDIDATES, Investigation
 from app.diagnose.verdict import Verdict
 from tests.engine.conftest import ROOT, Engine, free_port, running, wait_for
 
@@ -27,7 +27,8 @@ TOKENS = 10
 
 async def climb(url: str, *, cures: bool = False, sizes: tuple[int, ...] = (2, 8)) -> Diagnosis:
     """A finished run, as short as its tests allow."""
-    investigation = Investigation(url, budget=PATIENCE, tokens=TOKENS, repeats=2, sizes=sizes, cures=cures)
+    prompts = CANDIDATES[:4]
+    investigation = Investigation(url, prompts, None, PATIENCE, TOKENS, repeats=2, sizes=sizes, cures=cures)
     diagnosis = Diagnosis(investigation)
     await diagnosis.run()
     return diagnosis

@@ -14,7 +14,7 @@ from app.diagnose.command import report_of
 from app.diagnose.diagnosis import Diagnosis
 from app.diagnose.document import to_document
 from app.diagnose.findings import State, Suspect
-from app.diagnose.investigation import Investigation
+from app.diagnose.investigation import CANDIDATES, Investigation
 from app.diagnose.ladder import TROUBLES_ALLOWED
 from app.diagnose.page import to_page
 from app.diagnose.planning import CURE_SHARE
@@ -24,7 +24,7 @@ from app.diagnose.terminal import sentences, tables
 from app.diagnose.verdict import Verdict
 from app.probe.experiment import NotMeasurable
 from tests.support.layered import SECOND, LayeredEngine
-from tests.unit.diagnose.scripted import LIMITED, URL, Asked, Gateway, Server, refusal, without_logprobs
+from tests.unit.diagnose.scripted import LIMITED, URL, Asked, Gateway, Piece, Server, refusal, without_logprobs
 from tests.unit.probe.virtual import VirtualTime
 
 pytestmark = pytest.mark.anyio
@@ -109,26 +109,25 @@ async def test_a_clean_server_is_tested_for_everything_and_blamed_for_nothing() 
 
 @pytest.mark.parametrize("budget", [5.0, 20.0, 60.0, 120.0])
 async def test_a_budget_is_kept(budget: float) -> None:
-    """Whatever it is, at most one request ends after it; what there was no time for says so."""
-    server = Server()
-    investigation = Investigation(URL, budget=budget)
-    longest = 0.0
+    """No request begins after it but those that look at the server; what there was no time for says so."""
+    server, begun = Server(), list[float]()
 
     async def note(_number: int, _asked: Asked) -> None:
-        nonlocal longest
-        longest = max(longest, server.clock() - before[-1])
-        before.append(server.clock())
+        begun.append(server.clock())
 
-    before = [0.0]
     server.hold = note
+    investigation = Investigation(URL, budget=budget)
     diagnosis = await run(server, investigation)
 
+    assert begun[-1] <= max(budget, begun[1 + 2 * len(CANDIDATES)])
     assert claims_nothing_without_evidence(judged(diagnosis))
-    search = server.clock() if not diagnosis.evidence.records[Rung.ALONE].samples else 0.0
-    assert diagnosis.seconds <= max(budget + longest, search)
-    untested = [finding for finding in judged(diagnosis).findings if finding.state is State.UNTESTED]
-    assert {finding.suspect for finding in untested} >= {Suspect.REPLICA}
-    reported(diagnosis, investigation)
+    shorter = {
+        finding.suspect
+        for finding in judged(diagnosis).findings
+        if finding.state is State.UNTESTED and "budget" in finding.reason
+    }
+    assert shorter or budget > 20
+    assert reported(diagnosis, investigation).exit_code("diverged") == (EXIT_FINE if budget > 5 else EXIT_NOT_MEASURED)
 
 
 async def test_what_is_clear_everywhere_is_made_surer_everywhere() -> None:
@@ -225,11 +224,12 @@ async def test_without_logprobs_tokens_are_compared_and_nothing_is_said_of_ties(
     assert claims_nothing_without_evidence(judged(diagnosis))
 
 
-async def test_the_watcher_sees_the_budget_go_by() -> None:
-    """From 0 to 1 at most and never back, with what is being done."""
+@pytest.mark.parametrize("budget", [60.0, 2.5])
+async def test_the_watcher_sees_the_budget_go_by(budget: float) -> None:
+    """From 0 to 1 and never back nor beyond, with what is being done, also where the last request ends too late."""
     server = Server()
     told: list[tuple[str, float]] = []
-    investigation = Investigation(URL, prompts=PROMPTS, budget=60.0)
+    investigation = Investigation(URL, prompts=PROMPTS, budget=budget)
     diagnosis = Diagnosis(
         investigation,
         transport=server.transport,
@@ -242,7 +242,8 @@ async def test_the_watcher_sees_the_budget_go_by() -> None:
     parts = [part for _, part in told]
     assert parts == sorted(parts)
     assert 0.9 < parts[-1] <= 1.0
-    assert list(dict.fromkeys(what for what, _ in told))[1:] == [rung.value for rung in diagnosis.evidence.records]
+    climbed = [rung.value for rung, record in diagnosis.evidence.records.items() if record.requests]
+    assert list(dict.fromkeys(what for what, _ in told))[1:] == climbed
 
 
 # --- a server that fails on the way ----------------------------------------------------------------------------------
@@ -257,7 +258,7 @@ async def test_a_server_that_cannot_be_asked_has_no_verdict() -> None:
     assert diagnosis.verdict is None
     assert report_of(SMALL, diagnosis) is None
     with pytest.raises(ValueError, match="has not begun"):
-        assert diagnosis.evidence
+        _ = diagnosis.evidence
 
 
 def gone(_message: str) -> httpx.Response:
@@ -269,13 +270,13 @@ FAILURES: dict[str, Callable[[str], httpx.Response]] = {
     "rate limited": lambda message: refusal(LIMITED, message),
     "internal": lambda message: refusal(500, message),
     "gone": gone,
-    "other shape": lambda message: httpx.Response(200, json={"data": message}),
+    "other shape": lambda message: httpx.Response(200, stream=Piece(message.encode())),
 }
 
 
 @pytest.mark.parametrize("failure", FAILURES)
 async def test_a_server_that_refuses_the_ladder_leaves_everything_untested(failure: str) -> None:
-    """Every rung is tried and given up, every suspect has that reason, and the exit status says that nothing is known."""
+    """Every rung is tried and given up, every suspect has its reason, and the exit status says that all are unknown."""
     server = Server(refuse=lambda number, _asked: FAILURES[failure]("no") if number > SEARCH else None)
     diagnosis = await run(server)
 
@@ -283,9 +284,9 @@ async def test_a_server_that_refuses_the_ladder_leaves_everything_untested(failu
     assert {finding.state for finding in verdict.findings} == {State.UNTESTED}
     assert claims_nothing_without_evidence(verdict)
     reasons = {record.reason for record in diagnosis.evidence.records.values()}
-    assert len(reasons) == 1
-    assert {finding.reason for finding in verdict.findings if finding.suspect is not Suspect.REPLICA} <= reasons
-    assert len(server.asked) == SEARCH + TROUBLES_ALLOWED * len(diagnosis.evidence.records)
+    assert None not in reasons
+    assert {finding.reason for finding in verdict.findings} <= reasons
+    assert {record.requests for record in diagnosis.evidence.records.values()} == {TROUBLES_ALLOWED}
     report = reported(diagnosis)
     assert report.exit_code("diverged") == report.exit_code("never") == EXIT_NOT_MEASURED
 
@@ -324,20 +325,22 @@ async def test_a_server_that_fails_now_and_then_is_judged_by_what_it_answered(ev
 
 async def test_answers_of_another_replica_are_left_out_of_everything() -> None:
     """A gateway that changes replicas, whose second replica answers otherwise: nobody is blamed, and it is said."""
+    odd = 0
 
     def change(_asked: Asked, document: dict[str, Any]) -> None:
-        if len(server.asked) % 3 == 0:
+        nonlocal odd
+        if len(server.asked) > SEARCH and len(server.asked) % 3 == 0:
+            odd += 1
             document["system_fingerprint"] = "scripted-2"
             for choice in document["choices"]:
                 choice["token_ids"] = [9, *choice["token_ids"][1:]]
 
-    server = Server()
-    last = len(PROMPTS) * 2 + 1
-    server.change = lambda asked, document: change(asked, document) if len(server.asked) > last else None
+    server = Server(change=change)
     diagnosis = await run(server, replace(SMALL, replicas=()))
 
     assert not judged(diagnosis).diverged
-    assert diagnosis.left_out == {"another posture": (len(server.asked) - last) // 3}
+    assert diagnosis.left_out == {"another posture": odd}
+    assert odd > 10
     assert "another posture and are in no finding" in " ".join(sentences(reported(diagnosis)))
 
 
@@ -451,7 +454,7 @@ async def test_a_server_without_modes_is_not_asked_for_any() -> None:
     assert reported(diagnosis).advice.mode is None
 
 
-@pytest.mark.parametrize("at", [1, 5, 40, 100, 150])
+@pytest.mark.parametrize("at", [1, 5, 20, 40, 60])
 async def test_a_run_that_is_cut_among_the_modes_keeps_them(at: int) -> None:
     """The whole ladder's verdict, and the modes as far as they were measured."""
     diagnosis, _ = await on_gateway(GATEWAY, cancel_at=at)

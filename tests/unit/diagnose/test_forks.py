@@ -154,7 +154,12 @@ def test_a_margin_at_the_limit_is_exposed() -> None:
     """As a fork there would be a tie."""
     edge = plain()._replace(margins=array("d", [TIE_NATS] * 3 + [CLEAR] * (LENGTH - 3)))
 
-    assert gather([[sample(edge)]]).exposed == 3
+    assert gather([[sample(edge)] * 2]).exposed == 3
+
+
+def test_an_answer_that_is_compared_with_nothing_exposes_nothing() -> None:
+    """One answer to a prompt: that it does not fork says nothing."""
+    assert gather([[sample(plain())]]).tokens == 0
 
 
 def test_without_margins_nothing_is_exposed() -> None:

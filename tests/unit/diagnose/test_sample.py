@@ -14,6 +14,7 @@ from app.diagnose.sample import (
     distance,
     fork_of,
     largest_delta,
+    prefix_distance,
     same_bits,
     same_tokens,
     shared_tokens,
@@ -122,6 +123,18 @@ def test_an_answer_that_ends_earlier_parts_at_its_end() -> None:
     assert shared_tokens(sample(short), sample(long)) == 2
     assert fork_of(sample(short), sample(long)) == Fork(prompt=0, token=2, taken=("3",), margin=0.5)
     assert apart(short, long) == pytest.approx(0.5**DISTANCE_POWER / 3)
+
+
+def test_before_a_fork_the_fork_does_not_count() -> None:
+    """What moved an answer before it took another token: the same whether it took one or not."""
+    moved_before = shaken(plain(), "kernel")
+
+    assert prefix_distance(sample(plain()), sample(parted(plain(), CLOSE))) == 0.0
+    assert prefix_distance(sample(plain()), sample(parted(moved_before, LENGTH - 1))) == pytest.approx(
+        prefix_distance(*(sample(told(range(LENGTH - 1), logprobs=each.logprobs)) for each in (plain(), moved_before)))
+    )
+    assert prefix_distance(sample(plain()), sample(moved_before)) == apart(plain(), moved_before) > 0.0
+    assert prefix_distance(sample(silent(plain())), sample(silent(parted(plain())))) == 0.0
 
 
 def test_without_logprobs_only_equality_is_known() -> None:
