@@ -77,6 +77,7 @@ def report_of(investigation: Investigation, diagnosis: Diagnosis, *, interrupted
         advice=advise(verdict, diagnosis.cures, gateway=deployment.gateway),
         seconds=diagnosis.seconds,
         left_out=diagnosis.left_out,
+        crowded=diagnosis.crowded,
         interrupted=interrupted,
     )
 

@@ -50,7 +50,7 @@ class Cure:
     @property
     def reached_zero(self) -> bool:
         """Whether every repeat that came back was equal, and the server said that it had been in this mode."""
-        return self.measured and self.row.diverged == 0 and self.row.confirmed
+        return self.measured and not (self.row.diverged or self.row.failed) and self.row.confirmed
 
     @property
     def tokens_per_second(self) -> float:

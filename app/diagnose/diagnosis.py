@@ -114,6 +114,11 @@ class Diagnosis:
         """Answers that another replica than the first gave, by its name; they are in no finding."""
         return {} if self._ladder is None else dict(self._ladder.left_out)
 
+    @property
+    def crowded(self) -> int:
+        """Answers that other requests shared the engine with than their rung asks for; they are in no finding."""
+        return 0 if self._ladder is None else self._ladder.crowded
+
     async def _climb(self, found: Found, replicas: tuple[Wire, ...]) -> None:
         investigation, deployment = self._investigation, found.deployment
         share = 1 - CURE_SHARE if deployment.gateway and investigation.cures else 1.0

@@ -72,6 +72,8 @@ class Ladder:
         self.postures: dict[int, set[str]] = {}
         self.left_out: Counter[str] = Counter()
         """Answers that another replica than the first gave, by its name: they belong to no rung."""
+        self.crowded = 0
+        """Answers that shared the engine with more or fewer requests than their rung asks for, by its own count."""
 
     async def climb(self) -> None:
         """Climb all rungs, with the rounds that each needs. What goes wrong is in the records; raises nothing else."""
@@ -159,8 +161,18 @@ class Ladder:
         if replica == 0 and (reply.replica, reply.posture) != (main.replica, main.posture):
             self.left_out[reply.replica or "another posture"] += 1
             return
+        if reply.peak is not None and not _in_its_company(step, reply.peak):
+            self.crowded += 1
+            return
         for position, choice in zip(step.probes, reply.choices, strict=False):
             record.samples.append(Sample(position, step.setting, choice, reply.peak, reply.cached))
+
+
+def _in_its_company(step: Step, peak: int) -> bool:
+    """Whether as many requests shared the engine as the rung asks for; prompts of one request are one or several."""
+    if step.neighbours:
+        return peak == len(step.neighbours) + 1
+    return peak <= len(step.prompts)
 
 
 def _uncached(samples: Iterable[Sample]) -> bool:

@@ -42,7 +42,11 @@ LAYER_NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run's finding. ``seconds`` is what it took; ``left_out`` counts answers of other replicas, by name."""
+    """One run's finding.
+
+    ``seconds`` is what it took; ``left_out`` counts answers of other replicas, by name,
+    and ``crowded`` those that shared the engine with other requests than their rung asks for.
+    """
 
     investigation: Investigation
     deployment: Deployment
@@ -53,6 +57,7 @@ class Report:
     advice: Advice
     seconds: float
     left_out: Mapping[str, int] = field(default_factory=dict)
+    crowded: int = 0
     interrupted: bool = False
 
     def exit_code(self, fail_on: str) -> int:
@@ -115,6 +120,11 @@ def doubts(report: Report) -> tuple[str, ...]:
         )
     for name, count in report.left_out.items():
         said.append(f"{count} answers came from {name} and are in no finding: they are another replica's.")
+    if report.crowded:
+        said.append(
+            f"Of {report.crowded} answers the server says that they shared the engine with more or fewer requests than "
+            f"their rung asks for; they are in no finding."
+        )
     for rung, record in report.evidence.records.items():
         if record.troubles:
             said.append(f"{rung.value}: {len(record.troubles)} requests without an answer ({record.troubles[-1]}).")

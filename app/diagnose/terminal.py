@@ -68,14 +68,14 @@ def _findings(report: Report) -> Table:
 
 
 def _rungs(report: Report) -> Table:
-    table = _table("The ladder", "rung", "rounds", "requests", "seconds", "left out because")
+    table = _table("The ladder", "rung", "rounds", "requests", "seconds", "left out or cut short because")
     for rung in Rung:
         record = report.evidence.records.get(rung)
         if record is not None:
-            cells = (str(record.rounds), str(record.requests), f"{record.seconds:.0f}", "")
+            cells = (str(record.rounds), str(record.requests), f"{record.seconds:.0f}", record.reason or "")
         else:
             cells = ("-", "-", "-", report.evidence.missing.get(rung, "it was not reached"))
-        table.add_row(rung.value, *(Text(cell) for cell in cells))
+        table.add_row(rung.value, *(Text(one_line(cell, _REASON_CHARACTERS)) for cell in cells))
     return table
 
 

@@ -129,6 +129,15 @@ def test_where_the_cache_alone_changes_tokens_bypassing_it_is_enough() -> None:
     assert advice.body == {"determinism": {"mitigations": ["cache_bypass"]}}
 
 
+@pytest.mark.parametrize("judged", [(present(Suspect.PREFIX_CACHE),), (present(Suspect.PREFIX_CACHE), SAME)])
+def test_the_bypass_is_vouched_for_by_repeats_that_were_asked(judged: tuple[Finding, ...]) -> None:
+    """That answers given alone and cold repeat is said, with its bound, only where it was measured."""
+    advice = on_gateway(Verdict(judged, gather([])), QUIET)
+
+    assert advice.mode == "cache_bypass"
+    assert ("alone and cold" in said(advice)) == (SAME in judged)
+
+
 @pytest.mark.parametrize(
     "also",
     [

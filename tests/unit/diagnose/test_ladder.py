@@ -156,13 +156,35 @@ async def test_neighbours_run_while_another_joins_and_no_longer() -> None:
 
 async def test_what_the_server_says_of_an_answer_is_kept_with_it() -> None:
     """Co-resident peak and cached tokens."""
-    server = Server(headers=lambda _asked: {"x-determinism-coresident-peak": "3"})
+    server = Server(headers=lambda _asked: {"x-determinism-coresident-peak": "1"})
     async with on(server, [Rung.CACHE]) as run:
         await run.ladder.climb()
 
     samples = run.ladder.records[Rung.CACHE].samples
-    assert {sample.peak for sample in samples} == {3}
+    assert {sample.peak for sample in samples} == {1}
     assert {(sample.setting.warm, sample.cached) for sample in samples} == {(False, 0), (True, 128)}
+    assert not run.ladder.crowded
+
+
+@pytest.mark.parametrize(("rung", "peak"), [(Rung.ALONE, 2), (Rung.BATCH, 9), (Rung.KV, 1), (Rung.KV, 5)])
+async def test_answers_in_other_company_than_their_rungs_are_left_out_and_counted(rung: Rung, peak: int) -> None:
+    """By the server's count: not alone, or beside fewer or more neighbours than were begun."""
+    server = Server(headers=lambda _asked: {"x-determinism-coresident-peak": str(peak)})
+    async with on(server, [rung]) as run:
+        await run.ladder.climb()
+
+    assert run.ladder.crowded > 0
+    assert not run.ladder.records[rung].samples
+
+
+async def test_answers_in_the_company_of_their_rung_are_kept() -> None:
+    """A prompt beside three others, by the server's count too."""
+    server = Server(headers=lambda _asked: {"x-determinism-coresident-peak": "4"})
+    async with on(server, [Rung.KV]) as run:
+        await run.ladder.climb()
+
+    assert not run.ladder.crowded
+    assert {sample.peak for sample in run.ladder.records[Rung.KV].samples} == {4}
 
 
 async def test_the_watcher_is_told_of_every_request_that_is_done() -> None:

@@ -198,3 +198,11 @@ def test_what_weakens_the_findings_is_said() -> None:
     )
     assert said[5].startswith("Interrupted")
     assert len(said) == 6
+
+
+def test_answers_that_were_not_alone_are_said() -> None:
+    """How many the server says shared the engine otherwise than asked, and that no finding holds them."""
+    (said,) = doubts(report(NOT_SEEN, crowded=5))
+
+    assert said.startswith("Of 5 answers the server says")
+    assert "in no finding" in said

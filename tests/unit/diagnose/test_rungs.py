@@ -2,10 +2,11 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Hashable, Iterable
 
 import pytest
 
+from app.diagnose.attribution import Attribution, Stratum, attribute
 from app.diagnose.material import LONG_NEIGHBOUR, NEIGHBOUR_LENGTH, PARAGRAPH, SHORT_NEIGHBOUR, Material
 from app.diagnose.rungs import (
     CONTENTS,
@@ -19,8 +20,8 @@ from app.diagnose.rungs import (
     Step,
     neighbour_tokens,
 )
-from app.diagnose.sample import Setting
-from tests.unit.diagnose.samples import PROBES, material
+from app.diagnose.sample import Sample, Setting
+from tests.unit.diagnose.samples import PROBES, material, plain, sample, shaken
 
 SIZES = (2, 3, 4, 8)
 EXTENT = Extent(SIZES, tuple(Rung), replicas=2)
@@ -206,6 +207,40 @@ def test_a_neighbour_outlasts_whoever_joins_it() -> None:
     """Its answer is longer than the one that joins, even after three others have begun before it."""
     for tokens in (1, 12, 48, 4096):
         assert neighbour_tokens(tokens) > 2 * tokens
+
+
+CONDITIONS: dict[Rung, Callable[[Setting], Hashable]] = {
+    Rung.BATCH: lambda setting: setting.content,
+    Rung.CACHE: lambda setting: setting.warm,
+    Rung.KV: lambda setting: setting.kv,
+}
+
+
+@pytest.mark.parametrize("rung", CONDITIONS)
+def test_the_least_rounds_are_the_fewest_that_can_blame(rung: Rung) -> None:
+    """Answers that their condition parts perfectly: blamed after the least rounds, and not after one round fewer."""
+    condition = CONDITIONS[rung]
+
+    def found(count: int) -> Attribution:
+        cells: dict[Hashable, dict[Hashable, list[list[Sample]]]] = defaultdict(lambda: defaultdict(list))
+        for step in flat(rung, count):
+            for probe in step.probes if rung is not Rung.BATCH or step.setting.size > 1 else ():
+                label, cell = condition(step.setting), (probe, step.setting.size)
+                cells[cell][label].append([sample(shaken(plain(probe), (label, *cell)))])
+        return attribute(Stratum.of(units) for units in cells.values())
+
+    assert found(LEAST_ROUNDS[rung]).blamed
+    assert not found(LEAST_ROUNDS[rung] - 1).blamed
+
+
+def test_a_batch_costs_more_than_one_answer_and_less_than_as_many() -> None:
+    """Neighbours share its steps; a bigger batch costs more, and so does a long prompt, and neighbours that begin."""
+    by_size = {step.setting.size: step.weight for step in batched(flat(Rung.BATCH, 1))}
+
+    assert [by_size[size] for size in SIZES] == sorted(set(by_size.values()))
+    assert all(1.0 < by_size[size] < size for size in SIZES)
+    assert {step.weight for step in flat(Rung.ALONE, 1)} == {1.0}
+    assert all(step.weight > 1.0 for rung in (Rung.CACHE, Rung.KV) for step in flat(rung, 1))
 
 
 def test_the_weight_is_that_of_the_least_rounds() -> None:

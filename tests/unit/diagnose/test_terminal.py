@@ -185,8 +185,8 @@ def test_nothing_that_a_server_says_reaches_the_terminal() -> None:
     assert "\x1b[2J" not in out
     assert "\x07" not in out
     assert "\u202e" not in out
-    # In the title, each finding, a mode and four doubts.
-    assert out.count("[bold red]name[/]") == 6 + len(strange().verdict.findings)
+    # In the title, each finding, the rung, a mode and four doubts.
+    assert out.count("[bold red]name[/]") == 7 + len(strange().verdict.findings)
     # The server's line break is no line break: the model's name and what it left unsaid add one sentence.
     assert len(out.splitlines()) == len(ours.splitlines()) + 1
     assert all(not sentence.startswith("next line") for sentence in sentences(strange()))
