@@ -42,7 +42,7 @@ unicode-bidi:isolate}
 .same,.soft{color:var(--soft)}.a{background:var(--a)}.b{background:var(--b)}
 mark{color:inherit;background:inherit;outline:2px solid var(--hot);outline-offset:1px}
 """
-_HEAD: Final = """\
+HEAD: Final = """\
 <!doctype html>
 <html lang="en">
 <head>
@@ -54,6 +54,7 @@ _HEAD: Final = """\
 </head>
 <body>
 """
+"""The beginning of a page that loads and runs nothing, with places for a title (markup) and a style."""
 
 
 def to_page(finding: Finding) -> str:
@@ -63,7 +64,7 @@ def to_page(finding: Finding) -> str:
 
 def _pieces(finding: Finding) -> Iterator[str]:
     title = _text(f"{finding.left.name} compared with {finding.right.name}")
-    yield _HEAD.format(title=title, style=_STYLE)
+    yield HEAD.format(title=title, style=_STYLE)
     yield f"<h1>{title}</h1>\n<table>\n<tr><td></td><th scope=col>A</th><th scope=col>B</th></tr>\n"
     left, right = finding.left, finding.right
     yield _row("run", left.name, right.name)

@@ -23,8 +23,8 @@ from app.diagnose.sample import Sample, distance
 Apart = Callable[[Sample, Sample], float]
 
 SIGNIFICANCE: Final = 0.005
-"""A condition is blamed at a p-value of at most this: with some five conditions tested, a server without the layer is
-blamed for it in less than 3 of 100 runs."""
+"""A condition is blamed at a p-value of at most this. Some five conditions are tested, each of them at most twice (what
+is unclear gets more repeats), so a server on which none acts is falsely blamed in at most 5 of 100 runs."""
 
 DOUBT: Final = 0.2
 """A p-value from `SIGNIFICANCE` up to this leaves a condition undecided."""

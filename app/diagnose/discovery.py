@@ -32,9 +32,8 @@ class Deployment:
     """The server as it was found.
 
     ``prompts`` are those that are asked; ``context`` is the model's in tokens, ``token_seconds`` how long one token
-    takes alone. ``gateway`` says that it is
-    one of ours, ``alone_proven`` that it confirmed running requests alone; ``unsaid`` names what it does not tell, with
-    the reason. ``replica`` and ``posture`` are those of the first answer.
+    takes alone. ``gateway`` says that it is one of ours, ``alone_proven`` that it confirmed running requests alone;
+    ``unsaid`` names what it does not tell, with the reason. ``replica`` and ``posture`` are those of one answer.
     """
 
     url: str

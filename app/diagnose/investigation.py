@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from app.probe.experiment import NotMeasurable, base_url, read_prompts
+from app.probe.experiment import NotMeasurable, api_key, base_url, read_prompts
 from app.probe.prompts import BUILT_IN
 
 BATCH_SIZES: Final = (2, 4, 8)
@@ -55,9 +55,6 @@ class Investigation:
     @classmethod
     def of(cls, arguments: argparse.Namespace, environment: Mapping[str, str]) -> "Investigation":
         """The run that the command line describes. Raises NotMeasurable naming the option that is wrong."""
-        key = arguments.api_key or environment.get("OPENAI_API_KEY") or None
-        if key is not None and not (key.isascii() and key.isprintable()):
-            raise NotMeasurable("--api-key: the key holds characters that no HTTP header can carry")
         prompts = CANDIDATES if arguments.prompts is None else read_prompts(Path(arguments.prompts))
         url = base_url(arguments.url)
         replicas = tuple(base_url(replica, "--replica") for replica in arguments.replica)
@@ -74,7 +71,7 @@ class Investigation:
             temperature=arguments.temperature,
             seed=arguments.seed,
             replicas=replicas,
-            api_key=key,
+            api_key=api_key(arguments, environment),
             timeout=arguments.timeout,
             cures=arguments.cures,
         )

@@ -155,12 +155,12 @@ class Ladder:
 
     def _take(self, record: Record, step: Step, reply: Reply) -> None:
         replica = step.setting.replica
-        if reply.posture is not None:
-            self.postures.setdefault(replica, set()).add(reply.posture)
         main: Deployment = self._found.deployment
         if replica == 0 and (reply.replica, reply.posture) != (main.replica, main.posture):
             self.left_out[reply.replica or "another posture"] += 1
             return
+        if reply.posture is not None:
+            self.postures.setdefault(replica, set()).add(reply.posture)
         if reply.peak is not None and not _in_its_company(step, reply.peak):
             self.crowded += 1
             return

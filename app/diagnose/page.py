@@ -7,6 +7,7 @@ characters visible and escapes the rest, and the page's own policy lets nothing 
 from collections.abc import Iterator
 from typing import Final
 
+from app.comparison.page import HEAD
 from app.diagnose import page_parts as parts
 from app.diagnose.markup import safe
 from app.diagnose.page_examples import examples, shown
@@ -50,18 +51,6 @@ unicode-bidi:isolate}
 .soft{color:var(--soft);margin:.6rem 0 0}.layers{padding-left:1.2rem}.a{background:var(--a)}.b{background:var(--b)}
 mark{color:inherit;background:inherit;outline:2px solid var(--red);outline-offset:1px}
 """
-_HEAD: Final = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-"""
 
 
 def to_page(report: Report) -> str:
@@ -71,7 +60,7 @@ def to_page(report: Report) -> str:
 
 def _pieces(report: Report) -> Iterator[str]:
     title = safe(f"{report.deployment.model} at {report.deployment.url}")
-    yield _HEAD.format(title=title, style=_STYLE)
+    yield HEAD.format(title=title, style=_STYLE)
     yield f"<h1><bdi>{title}</bdi></h1>\n{parts.facts(report)}{parts.layers(report)}"
     yield "<h2>What to do</h2>\n"
     yield from parts.advice(report)

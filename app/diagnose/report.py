@@ -98,16 +98,18 @@ def summary(verdict: Verdict) -> tuple[str, ...]:
 def _layer(verdict: Verdict, layer: Layer) -> str:
     findings = [finding for finding in verdict.findings if finding.layer is layer]
     name = f"{layer.value} {LAYER_NAMES[layer]}"
-    for state, said in (
-        (State.PRESENT, "present"),
-        (State.LOGPROBS_ONLY, "changes logprobs, no token"),
-        (State.UNDECIDED, "undecided"),
-        (State.NOT_SEEN, "not seen"),
-    ):
-        held = [TITLES[finding.suspect] for finding in findings if finding.state is state]
-        if held:
-            return f"{name}: {said} ({', '.join(held)})"
-    return f"{name}: untested"
+    said = {
+        State.PRESENT: "present",
+        State.LOGPROBS_ONLY: "changes logprobs, no token",
+        State.UNDECIDED: "undecided",
+        State.NOT_SEEN: "not seen",
+    }
+    held = {state: [TITLES[finding.suspect] for finding in findings if finding.state is state] for state in said}
+    if any(held[state] for state in said if state is not State.NOT_SEEN):
+        # Beside what acts, what does not is in the table.
+        held[State.NOT_SEEN] = []
+    parts = [f"{said[state]} ({', '.join(titles)})" for state, titles in held.items() if titles]
+    return f"{name}: {'; '.join(parts) or 'untested'}"
 
 
 def doubts(report: Report) -> tuple[str, ...]:
@@ -118,6 +120,9 @@ def doubts(report: Report) -> tuple[str, ...]:
             "That requests ran alone is an assumption: this server does not confirm it. Other clients' requests "
             "meanwhile would share the batch."
         )
+    asked, given = report.investigation.tokens, report.course.tokens
+    if asked is not None and given < asked:
+        said.append(f"--tokens {asked} does not fit into the model's context: answers have {given} tokens.")
     for name, count in report.left_out.items():
         said.append(f"{count} answers came from {name} and are in no finding: they are another replica's.")
     if report.crowded:

@@ -142,7 +142,9 @@ def _batches(sizes: tuple[int, ...], number: int, material: Material, salts: Sal
     for turn in range(contents):
         # Another content first in each round, so that content does not go with time; and others after two rounds: where
         # contents matter, more of them tell more than more repeats of the same.
-        content = (turn + number) % contents + contents * (number // LEAST_ROUNDS[Rung.BATCH])
+        content = (turn + number) % contents
+        if material.exact:
+            content += contents * (number // LEAST_ROUNDS[Rung.BATCH])
         for size in sizes:
             most = max(1, min(size // 2, len(material.probes)))
             for first in range(0, len(material.probes), most):

@@ -128,7 +128,8 @@ def _content(clean: _Clean) -> Finding:
 def _shape(clean: _Clean, content: Finding) -> Finding:
     """Batches against the answer given alone. Where contents matter, between batches of several sizes alone."""
     suspect, batched, alone = Suspect.BATCH_SHAPE, _batched(clean.of(Rung.BATCH)), clean.alone
-    pairs = [(medoid(alone[sample.prompt]), sample) for sample in batched if sample.prompt in alone]
+    references = {prompt: medoid(samples) for prompt, samples in alone.items()}
+    pairs = [(references[sample.prompt], sample) for sample in batched if sample.prompt in references]
     if not pairs:
         return Finding(suspect, State.UNTESTED, clean.evidence.gap(Rung.BATCH))
     sizes = sorted({sample.setting.size for sample in batched})

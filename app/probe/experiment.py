@@ -52,9 +52,6 @@ class Experiment:
     @classmethod
     def of(cls, arguments: argparse.Namespace, environment: Mapping[str, str]) -> "Experiment":
         """The experiment that the command line describes. Raises NotMeasurable naming the option that is wrong."""
-        key = arguments.api_key or environment.get("OPENAI_API_KEY") or None
-        if key is not None and not (key.isascii() and key.isprintable()):
-            raise NotMeasurable("--api-key: the key holds characters that no HTTP header can carry")
         return cls(
             url=base_url(arguments.url),
             modes=arguments.modes,
@@ -67,7 +64,7 @@ class Experiment:
             together=arguments.together,
             concurrency=arguments.concurrency,
             load=arguments.load,
-            api_key=key,
+            api_key=api_key(arguments, environment),
             timeout=arguments.timeout,
         )
 
@@ -105,6 +102,14 @@ class Experiment:
             "return_token_ids": True,
             **seed,
         }
+
+
+def api_key(arguments: argparse.Namespace, environment: Mapping[str, str]) -> str | None:
+    """The server's API key, by option or environment. Raises NotMeasurable where it cannot be sent."""
+    key: str | None = arguments.api_key or environment.get("OPENAI_API_KEY") or None
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise NotMeasurable("--api-key: the key holds characters that no HTTP header can carry")
+    return key
 
 
 def base_url(text: str, option: str = "--url") -> str:

@@ -442,6 +442,8 @@ async def test_answers_of_another_replica_or_posture_are_left_out_and_counted(ot
 
     odd = [step for number, step in enumerate(planned([Rung.ALONE, Rung.BATCH]), 1) if number % 2]
     assert run.ladder.left_out == {name: len(odd)}
+    # What such answers ran on is nothing to a comparison with further replicas.
+    assert run.ladder.postures == {0: {"p-1"}}
     kept = sum(len(record.samples) for record in run.ladder.records.values())
     assert kept == sum(len(step.probes) for step in planned([Rung.ALONE, Rung.BATCH])) - sum(
         len(step.probes) for step in odd
@@ -449,7 +451,7 @@ async def test_answers_of_another_replica_or_posture_are_left_out_and_counted(ot
 
 
 async def test_the_postures_of_each_replica_are_kept() -> None:
-    """Also those of answers that were left out; another replica's own answers are never."""
+    """Another replica's are its own, and leave none of its answers out."""
 
     def headers(asked: Asked) -> dict[str, str]:
         return {"x-determinism-posture": "p-1" if asked.host == httpx.URL(URL).host else "p-2"}

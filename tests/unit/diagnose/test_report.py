@@ -1,6 +1,7 @@
 """The sentences that terminal, JSON and page share, and the exit status."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -143,15 +144,18 @@ def test_every_layer_has_its_sentence() -> None:
 @pytest.mark.parametrize(
     ("findings", "said"),
     [
-        ((PRESENT, UNDECIDED, UNTESTED), "present (the batch's shape)"),
-        ((LOGPROBS, UNDECIDED), "changes logprobs, no token (the batch's shape)"),
+        ((PRESENT, UNDECIDED, UNTESTED), "present (the batch's shape); undecided (the neighbours' length (KV split))"),
+        (
+            (LOGPROBS, UNDECIDED),
+            "changes logprobs, no token (the batch's shape); undecided (the neighbours' length (KV split))",
+        ),
         ((UNDECIDED, UNTESTED), "undecided (the neighbours' length (KV split))"),
         ((finding(Suspect.BATCH_SHAPE, State.NOT_SEEN), UNTESTED), "not seen (the batch's shape)"),
         ((UNTESTED,), "untested"),
     ],
 )
-def test_a_layer_is_what_the_worst_of_its_suspects_is(findings: tuple[Finding, ...], said: str) -> None:
-    """Present before logprobs alone, before undecided, before not seen; with the suspects of which that holds."""
+def test_a_layer_is_what_its_suspects_are(findings: tuple[Finding, ...], said: str) -> None:
+    """Present, then logprobs alone, then undecided; not seen where none of them holds; each with its suspects."""
     (sentence,) = (each for each in summary(verdict(*findings, NOT_SEEN)) if each.startswith("L2"))
 
     assert sentence == f"L2 operator: {said}"
@@ -198,6 +202,17 @@ def test_what_weakens_the_findings_is_said() -> None:
     )
     assert said[5].startswith("Interrupted")
     assert len(said) == 6
+
+
+def test_answers_shorter_than_asked_for_are_said() -> None:
+    """A context that leaves no room for --tokens cuts them, and not in silence."""
+    made = report(NOT_SEEN)
+    asked = [replace(made, investigation=replace(made.investigation, tokens=tokens)) for tokens in (12, 40)]
+
+    assert [doubts(each) for each in asked] == [
+        (),
+        ("--tokens 40 does not fit into the model's context: answers have 12 tokens.",),
+    ]
 
 
 def test_answers_that_were_not_alone_are_said() -> None:
