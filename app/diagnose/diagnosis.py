@@ -21,14 +21,14 @@ from app.probe.load import Sleep
 from app.probe.server import Clock
 
 _RUNGS: Final = {
-    Suspect.NEIGHBOUR_CONTENT: Rung.BATCH,
-    Suspect.BATCH_SHAPE: Rung.BATCH,
-    Suspect.PREFIX_CACHE: Rung.CACHE,
-    Suspect.KV_LENGTH: Rung.KV,
-    Suspect.REPLICA: Rung.REPLICA,
-    Suspect.CONFIGURATION: Rung.REPLICA,
+    Suspect.NEIGHBOUR_CONTENT: {Rung.BATCH},
+    Suspect.BATCH_SHAPE: {Rung.BATCH},
+    Suspect.PREFIX_CACHE: {Rung.CACHE},
+    Suspect.KV_LENGTH: {Rung.KV},
+    Suspect.REPLICA: {Rung.ALONE, Rung.REPLICA},
+    Suspect.CONFIGURATION: {Rung.ALONE, Rung.REPLICA},
 }
-"""Where more repeats tell more of a suspect."""
+"""Where more repeats tell more of a suspect: what is compared."""
 
 Watch = Callable[[str, float], None]
 """Is told what is being done and which part of the budget is spent, 0 to 1."""
@@ -124,11 +124,15 @@ class Diagnosis:
         share = 1 - CURE_SHARE if deployment.gateway and investigation.cures else 1.0
         until = self._started + investigation.budget * share
         self.course = plan(investigation, deployment, found.material, until - self._clock())
-        climb = Climb(self.course.extent, self.course.tokens, until, investigation.repeats or MOST_ROUNDS)
+        climb = Climb(self.course.extent, self.course.tokens, until)
         self._ladder = Ladder(found, replicas, climb, clock=self._clock, watch=self._tell)
         await self._ladder.climb()
-        unclear = {_RUNGS[finding.suspect] for finding in judge(self.evidence).findings if finding.open}
-        await self._ladder.look_closer(unclear or self.course.extent.rungs)
+        open_ = [finding.suspect for finding in judge(self.evidence).findings if finding.open]
+        unclear = frozenset[Rung]().union(*(_RUNGS[suspect] for suspect in open_))
+        if unclear:
+            await self._ladder.look_closer(unclear, MOST_ROUNDS)
+        else:
+            await self._ladder.look_closer(self.course.extent.rungs, investigation.repeats or MOST_ROUNDS)
 
     async def _cure(self) -> None:
         deployment, course = self.deployment, self.course

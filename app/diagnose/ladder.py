@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from app.diagnose.discovery import Deployment, Found
-from app.diagnose.rungs import LEAST_ROUNDS, MOST_ROUNDS, Extent, Rung, Step, neighbour_tokens
+from app.diagnose.rungs import LEAST_ROUNDS, Extent, Rung, Step, neighbour_tokens
 from app.diagnose.sample import Sample
 from app.diagnose.wire import Reply, Trouble, Wire
 from app.probe.server import Clock
@@ -43,14 +43,12 @@ class Record:
 class Climb:
     """How far to go.
 
-    ``tokens`` are those of an answer; ``until`` is the clock's reading at which the last request may begin; ``repeats``
-    are the most rounds of a rung that needs no more.
+    ``tokens`` are those of an answer; ``until`` is the clock's reading at which the last request may begin.
     """
 
     extent: Extent
     tokens: int
     until: float
-    repeats: int = MOST_ROUNDS
 
 
 class Ladder:
@@ -83,19 +81,15 @@ class Ladder:
                 if not await self._another(record, rung):
                     break
 
-    async def look_closer(self, rungs: Collection[Rung]) -> None:
-        """More rounds of these, in turn, until there is no time for one or each has its most. Raises as `climb`."""
+    async def look_closer(self, rungs: Collection[Rung], most: int) -> None:
+        """More rounds of these, in turn, until there is no time for one or each has had ``most``. Raises as `climb`."""
         open_ = [rung for rung in self.records if rung in rungs and self.records[rung].reason is None]
         while open_:
             for rung in tuple(open_):
                 record = self.records[rung]
                 # Time for a whole round, by those before: half a round is worth little.
                 until = self._climb.until - record.seconds / max(1, record.rounds)
-                if (
-                    record.rounds >= max(self._climb.repeats, LEAST_ROUNDS[rung])
-                    or self._clock() > until
-                    or not await self._another(record, rung)
-                ):
+                if record.rounds >= most or self._clock() > until or not await self._another(record, rung):
                     open_.remove(rung)
 
     async def _another(self, record: Record, rung: Rung) -> bool:

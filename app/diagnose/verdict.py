@@ -121,8 +121,23 @@ def _content(clean: _Clean) -> Finding:
     pairs = [pair for cell in cells.values() for pair in _against(cell, lambda sample: sample.setting.content)]
     if not pairs:
         return Finding(suspect, State.UNTESTED, clean.evidence.gap(Rung.BATCH))
-    found = attribute(_strata(cells.values(), lambda sample: sample.setting.content))
-    return _finding(suspect, pairs, found, "other contents in batches of the same shape")
+    attribution = attribute(_strata(cells.values(), lambda sample: sample.setting.content))
+    what = "other contents in batches of the same shape"
+    found = _finding(suspect, pairs, attribution, what)
+    if found.state is State.UNDECIDED and all(_one_for_all(cell) for cell in cells.values()):
+        reason = f"{what}: some answers differ, but each content brought the answer of the others too"
+        return replace(found, state=State.NOT_SEEN, reason=reason)
+    return found
+
+
+def _one_for_all(cell: Sequence[Sample]) -> bool:
+    """Whether all contents of a batch brought one and the same answer, next to others that each may have brought.
+
+    A batch whose prompts did not reach the engine at one moment is computed in another shape, so now and then an answer
+    differs from its own repeats. Contents that change an answer would change it each time.
+    """
+    first, *rest = _groups(cell, lambda sample: sample.setting.content).values()
+    return any(all(any(same_bits(one, other) for other in several) for several in rest) for one in first)
 
 
 def _shape(clean: _Clean, content: Finding) -> Finding:
@@ -220,7 +235,7 @@ def _of_one_posture(evidence: Evidence, rungs: Sequence[Rung]) -> list[Sample]:
 def _others(clean: _Clean, suspect: Suspect, replicas: AbstractSet[int], posture: str) -> Finding:
     """Some of the other servers, against the first."""
     answers = [sample for sample in clean.of(Rung.REPLICA) if sample.setting.replica in replicas]
-    groups = _groups((*clean.of(Rung.ALONE), *answers), _prompt)
+    groups = _groups((*(sample for group in clean.alone.values() for sample in group), *answers), _prompt)
     pairs = [pair for group in groups.values() for pair in _against(group, lambda sample: sample.setting.replica)]
     if not answers or not pairs:
         return Finding(suspect, State.UNTESTED, clean.evidence.gap(Rung.REPLICA))

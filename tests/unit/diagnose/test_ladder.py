@@ -48,7 +48,6 @@ async def on(
     rungs: Collection[Rung] = EVERY,
     *,
     until: float = ENDLESS,
-    repeats: int = 4,
     tokens: int = TOKENS,
     replica: str | None = None,
     posture: str | None = "scripted-1",
@@ -61,7 +60,7 @@ async def on(
             for url in (URL, SECOND)
         ]
         found = Found(deployment(replica=replica, posture=posture), wires[0], material(), Salts("run"))
-        climb = Climb(extent(rungs), tokens, until, repeats)
+        climb = Climb(extent(rungs), tokens, until)
         told: list[str] = []
         yield Run(server, Ladder(found, (wires[1],), climb, clock=server.clock, watch=told.append), told)
 
@@ -226,10 +225,10 @@ async def test_rungs_by_themselves_ask_for_less_when_time_is_short() -> None:
 async def test_a_closer_look_is_taken_in_turn_up_to_the_most_rounds() -> None:
     """One more round of each of these rungs after the other; those that were not named stay as they are."""
     named = [Rung.ALONE, Rung.CACHE]
-    async with on(Server(), repeats=5) as run:
+    async with on(Server()) as run:
         await run.ladder.climb()
         before = len(run.told)
-        await run.ladder.look_closer(named)
+        await run.ladder.look_closer(named, 5)
 
     more = [rung.value for _ in range(5 - LEAST_ROUNDS[Rung.ALONE]) for rung in named for _ in range(steps(rung, 1))]
     assert run.told[before:] == more
@@ -239,10 +238,10 @@ async def test_a_closer_look_is_taken_in_turn_up_to_the_most_rounds() -> None:
 
 async def test_rounds_go_on_where_the_least_ended() -> None:
     """A closer look at a batch brings contents that it did not have before, and salts never repeat."""
-    async with on(Server(), [Rung.BATCH], repeats=4) as run:
+    async with on(Server(), [Rung.BATCH]) as run:
         await run.ladder.climb()
         before = {sample.setting.content for sample in run.ladder.records[Rung.BATCH].samples}
-        await run.ladder.look_closer([Rung.BATCH])
+        await run.ladder.look_closer([Rung.BATCH], 4)
 
     contents = {sample.setting.content for sample in run.ladder.records[Rung.BATCH].samples}
     assert before < contents
@@ -252,9 +251,9 @@ async def test_rounds_go_on_where_the_least_ended() -> None:
 
 async def test_a_rung_has_the_rounds_that_its_test_needs_whatever_is_asked_for() -> None:
     """--repeats below that takes nothing away, and adds nothing."""
-    async with on(Server(), repeats=2) as run:
+    async with on(Server()) as run:
         await run.ladder.climb()
-        await run.ladder.look_closer(EVERY)
+        await run.ladder.look_closer(EVERY, 2)
 
     assert {rung: record.rounds for rung, record in run.ladder.records.items()} == LEAST_ROUNDS
 
@@ -267,9 +266,9 @@ async def test_a_closer_look_begins_no_round_that_would_not_end() -> None:
     whole = server.clock()
 
     again = Server()
-    async with on(again, [Rung.ALONE], until=whole * (1 + 1.5 / LEAST_ROUNDS[Rung.ALONE]), repeats=MOST_ROUNDS) as run:
+    async with on(again, [Rung.ALONE], until=whole * (1 + 1.5 / LEAST_ROUNDS[Rung.ALONE])) as run:
         await run.ladder.climb()
-        await run.ladder.look_closer([Rung.ALONE])
+        await run.ladder.look_closer([Rung.ALONE], MOST_ROUNDS)
 
     record = run.ladder.records[Rung.ALONE]
     assert (record.rounds, record.reason) == (LEAST_ROUNDS[Rung.ALONE] + 1, None)
@@ -296,7 +295,7 @@ async def test_a_spent_budget_ends_the_climb(at: int) -> None:
     server.hold = spend
     async with on(server, until=999.0) as run:
         await run.ladder.climb()
-        await run.ladder.look_closer(EVERY)
+        await run.ladder.look_closer(EVERY, 4)
 
     assert len(run.answers) == at
     last = planned()[at - 1].rung
@@ -336,7 +335,7 @@ async def test_a_rung_in_trouble_is_given_up_and_the_next_climbed(rung: Rung) ->
     settings = {step.salt: step.rung for step in planned(rungs)}
     async with on(server, rungs) as run:
         await run.ladder.climb()
-        await run.ladder.look_closer([rung])
+        await run.ladder.look_closer([rung], 4)
 
     record = run.ladder.records[rung]
     assert record.reason == "rate limited, HTTP 429: slow down"
@@ -391,7 +390,7 @@ async def test_a_cache_that_is_off_is_not_asked_again(told: int | None) -> None:
 
     async with on(Server(change=change), [Rung.CACHE]) as run:
         await run.ladder.climb()
-        await run.ladder.look_closer([Rung.CACHE])
+        await run.ladder.look_closer([Rung.CACHE], 4)
 
     record = run.ladder.records[Rung.CACHE]
     if told is None:

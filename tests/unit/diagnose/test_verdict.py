@@ -190,6 +190,21 @@ def test_arrival_jitter_does_not_blame_contents() -> None:
     assert finding(verdict, Suspect.NEIGHBOUR_CONTENT).bits.k > 0
 
 
+@pytest.mark.parametrize(("late", "state"), [({0}, State.NOT_SEEN), ({0, 1}, State.UNDECIDED)])
+def test_contents_that_all_brought_one_answer_are_not_in_doubt(late: set[int], state: State) -> None:
+    """One prompt differs in one content: not each time, so it was no content; each time, and nobody can tell so far."""
+
+    def server(prompt: int, setting: Setting, turn: int) -> Choice:
+        struck = prompt == 0 and setting == Setting(size=4, content=1) and turn in late
+        return shaken(plain(prompt), "late") if struck else plain(prompt)
+
+    content = finding(judge(evidence(server)), Suspect.NEIGHBOUR_CONTENT)
+
+    assert content.bits.k == len(late)
+    assert content.state is state
+    assert ("each content brought the answer of the others too" in content.reason) is (state is State.NOT_SEEN)
+
+
 def test_contents_that_act_do_not_make_the_shape_guilty() -> None:
     """Every batch differs from the answer given alone, by its contents alone: the shape is not blamed for that."""
     verdict = judge(evidence(experts))
