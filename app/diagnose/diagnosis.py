@@ -127,12 +127,13 @@ class Diagnosis:
         climb = Climb(self.course.extent, self.course.tokens, until)
         self._ladder = Ladder(found, replicas, climb, clock=self._clock, watch=self._tell)
         await self._ladder.climb()
-        open_ = [finding.suspect for finding in judge(self.evidence).findings if finding.open]
-        unclear = frozenset[Rung]().union(*(_RUNGS[suspect] for suspect in open_))
+        findings = judge(self.evidence).findings
+        unclear = {rung for finding in findings if finding.open for rung in _RUNGS[finding.suspect]}
+        asked = investigation.repeats or MOST_ROUNDS
         if unclear:
-            await self._ladder.look_closer(unclear, MOST_ROUNDS)
+            await self._ladder.look_closer(unclear, max(asked, MOST_ROUNDS))
         else:
-            await self._ladder.look_closer(self.course.extent.rungs, investigation.repeats or MOST_ROUNDS)
+            await self._ladder.look_closer(self.course.extent.rungs, asked)
 
     async def _cure(self) -> None:
         deployment, course = self.deployment, self.course
